@@ -7,6 +7,7 @@ import pytest
 import typer
 
 from addnorm.cli.main import COMMANDS, _app
+from tests.torture.valid_commands import replace_long_work, valid_lines
 
 ODD_TEXTS = (
     *("", " ", "-", "--", "=", "a=b", "=b", "a=", "[", "{", "(((", "rms(", "rms(eps=", "%s", "\n"),
@@ -30,12 +31,11 @@ ODD_NUMBERS = (
     ),
     *(str(2**31), str(2**63), str(2**64), "1e-400", "0x10", "1_000", "١٢", "1e400", "1e5", "0.5"),
 )
+ABSURD_NUMBERS = ("0", "-1", "nan", "inf", "1e309", str(2**31), str(2**63), "-" + "9" * 30)
 ODD_FILES = (
     *("empty", "folder", "binary", "text.txt", "list.json", "deep.json", "bad.yaml", "table.csv"),
     *("ragged.csv", "loop", "nowhere", "missing", "missing/missing", "x" * 300),
 )
-LONG_COMMANDS = {"train": "--dry-run", "compare": "--dry-run"}
-"""Commands that would train with valid arguments, and the option that prevents it."""
 
 
 def leaf_commands():
@@ -68,10 +68,15 @@ def random_value(rng, texts):
 
 
 def random_arguments(rng, words, texts):
-    """Return a random command line for a command: some of its options, with odd values."""
+    """Return a command line with odd arguments, or a valid one with odd options."""
     options = [each for each in LEAVES[words] if each.param_type_name == "option"]
     arguments = [each for each in LEAVES[words] if each.param_type_name == "argument"]
-    line = [random_value(rng, texts) for each in arguments if each.required or rng.random() < 0.4]
+    if rng.random() < 0.5:
+        line = list(valid_lines()[words])
+    else:
+        line = [
+            random_value(rng, texts) for each in arguments if each.required or rng.random() < 0.4
+        ]
     line += [random_value(rng, texts)] * (rng.random() < 0.1)
     for option in rng.sample(options, min(len(options), rng.randrange(4))):
         name = rng.choice(option.opts + option.secondary_opts)
@@ -80,26 +85,23 @@ def random_arguments(rng, words, texts):
         )
     if rng.random() < 0.03:
         line.append(rng.choice(("--nonsense", "-Z", "--help", "--out")))
-    return [*words, *line, *filter(None, [LONG_COMMANDS.get(words[0])])]
+    return [*words, *line, *(["--dry-run"] if words == ("compare",) else [])]
 
 
-@pytest.fixture(autouse=True)
-def without_long_work(monkeypatch):
-    """Stop valid command lines before they measure, train or write for minutes."""
-
-    def stop(*_, **__):
-        raise typer.Exit(0)
-
-    monkeypatch.setattr("addnorm.bench.measure_limits", stop)
-    monkeypatch.setattr("addnorm.claims.run_claims", stop)
-    monkeypatch.setattr("addnorm.tabular.fit_run.fit_run", stop)
-    monkeypatch.setattr("addnorm.tasks.TextTask.make_demo", stop)
-    monkeypatch.setattr("addnorm.comparison.engines.make_engine", lambda *_, **__: None)
+def numeric_options():
+    """Return a (words, option name) pair for each option that is a number."""
+    return [
+        (words, option.opts[0])
+        for words, params in LEAVES.items()
+        for option in params
+        if option.param_type_name == "option" and option.type_descriptor.annotation in (int, float)
+    ]
 
 
-@pytest.mark.cases(12)
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("words", LEAVES, ids="-".join)
-def test_odd_arguments(run, texts, words, case_seed):
+def test_odd_arguments(run, texts, words, case_seed, monkeypatch):
+    replace_long_work(monkeypatch, words)
     rng = random.Random(f"{case_seed} {words}")
     for _ in range(4):
         with warnings.catch_warnings():
@@ -109,3 +111,15 @@ def test_odd_arguments(run, texts, words, case_seed):
 
 def test_every_command_is_covered():
     assert {words[0] for words in LEAVES} == set(COMMANDS)
+
+
+@pytest.mark.parametrize(("words", "option"), numeric_options(), ids=str)
+def test_absurd_numbers(run, words, option, monkeypatch):
+    """A number of any size is accepted or rejected in one line."""
+    replace_long_work(monkeypatch, words)
+    for value in ABSURD_NUMBERS:
+        run(*words, *valid_lines()[words], f"{option}={value}", stdin=b"ab\n")
+
+
+def test_numeric_options_are_found():
+    assert {"--beam", "--workers", "--seed", "--depth"} <= {name for _, name in numeric_options()}

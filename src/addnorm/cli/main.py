@@ -55,6 +55,11 @@ COMMANDS: dict[str, Callable[..., Any] | typer.Typer] = {
 """Commands by name, in the order of `addnorm --help`."""
 
 EXIT_DONE, EXIT_ERROR = 0, 2
+NO_MEMORY_TEXTS = (
+    *("can't allocate memory", "out of memory", "Storage size calculation overflowed"),
+    *("multiplication overflow", "Unable to allocate", "DefaultCPUAllocator"),
+)
+"""What messages of torch and numpy contain if tensors do not fit into memory."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -99,6 +104,11 @@ def _handle_exception(problem: BaseException) -> int:
         _discard_stdout()
         path = problem.filename or "a file could not be read or written"
         return _print_error(f"{path}: {problem.strerror or problem}")
+    if isinstance(problem, MemoryError) or any(text in str(problem) for text in NO_MEMORY_TEXTS):
+        return _print_error(
+            "out of memory: expected sizes that fit into memory; reduce dim, depth, vocab, lengths "
+            "or batches"
+        )
     raise problem
 
 
