@@ -12,6 +12,7 @@ class ResultStream(io.TextIOWrapper):
     """Standard output whose errors name it, as those of files do."""
 
     def write(self, text: str) -> int:
+        """Write a text; an error names the stream."""
         try:
             return super().write(text)
         except OSError as problem:
@@ -19,6 +20,7 @@ class ResultStream(io.TextIOWrapper):
             raise
 
     def flush(self) -> None:
+        """Flush the stream; an error names it."""
         try:
             super().flush()
         except OSError as problem:
@@ -34,6 +36,7 @@ class MessageStream(io.TextIOWrapper):
     """
 
     def write(self, text: str) -> int:
+        """Write a text, or discard it."""
         try:
             return super().write(text)
         except OSError:
@@ -41,6 +44,7 @@ class MessageStream(io.TextIOWrapper):
             return len(text)
 
     def flush(self) -> None:
+        """Flush the stream, or discard what is left."""
         try:
             super().flush()
         except OSError:
