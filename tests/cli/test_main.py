@@ -116,6 +116,16 @@ def test_other_errors_propagate(addnorm, command):
         addnorm("extra")
 
 
+def test_out_of_memory_is_one_line(addnorm, command):
+    def extra() -> None:
+        raise RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: 4 bytes")
+
+    command(extra)
+    result = addnorm("extra")
+    assert result.code == 2
+    assert result.err.startswith("addnorm: out of memory") and result.err.count("\n") == 1
+
+
 def test_interrupt_exits_with_130_without_traceback():
     code = (
         "import sys, time; from addnorm.cli import main as cli\n"

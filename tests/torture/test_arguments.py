@@ -7,6 +7,7 @@ import pytest
 import typer
 
 from addnorm.cli.main import COMMANDS, _app
+from addnorm.train.recipe import recipe_keys
 from tests.torture.valid_commands import replace_long_work, valid_lines
 
 ODD_TEXTS = (
@@ -123,3 +124,26 @@ def test_absurd_numbers(run, words, option, monkeypatch):
 
 def test_numeric_options_are_found():
     assert {"--beam", "--workers", "--seed", "--depth"} <= {name for _, name in numeric_options()}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("task", ["lm", "mlm"])
+def test_absurd_recipe_keys(run, task, monkeypatch):
+    """A recipe key of any size is accepted or rejected in one line."""
+    replace_long_work(monkeypatch, ("train",))
+    line = dict(part.split("=") for part in valid_lines()[("train",)] if "=" in part)
+    keys = [name for name, *_ in recipe_keys(task) if name not in ("task", "data")]
+    assert len(keys) > 40
+    for name in keys:
+        for value in ("-1", str(2**63), "9" * 30, ".nan"):
+            pairs = [f"{key}={each}" for key, each in (line | {name: value}).items()]
+            run("train", task, *pairs, "-o", f"{name}-{value}")
+
+
+@pytest.mark.parametrize("pair", ["steps", "vocab", "depth", "dim", "max_length", "batch_tokens"])
+def test_count_beyond_64_bits_is_rejected(run, pair, monkeypatch):
+    replace_long_work(monkeypatch, ("train",))
+    line = [each for each in valid_lines()[("train",)] if not each.startswith(f"{pair}=")]
+    ended = run("train", *line, f"{pair}={2**63}")
+    assert ended.code == 2
+    assert ended.err.startswith(f"addnorm: {pair}: expected") and ended.err.count("\n") == 1
