@@ -16,7 +16,7 @@ DEV := $(VENV)/.installed-dev
 export OMP_NUM_THREADS ?= 1
 
 .NOTPARALLEL:
-.PHONY: help setup demo test check fix bench docs pins sanitize clean
+.PHONY: help setup demo test torture check fix bench docs pins sanitize clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' Makefile
@@ -27,6 +27,13 @@ demo: $(BASE) ## Install, then compare six wirings at 12+12 layers (four minutes
 
 test: $(DEV) ## Install, then run the tests (make test ARGS='-k b2t')
 	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 8 $(ARGS)
+
+# A new seed each time; the header of the output shows it. To repeat: make torture TORTURE_SEED=1234
+TORTURE_SEED ?= $(shell od -An -N2 -tu2 /dev/urandom | tr -d ' ')
+TORTURE_CASES ?= 3
+torture: $(DEV) ## Run the long campaign of hostile cases: signals, kills, damage, odd arguments
+	TORTURE_SEED=$(TORTURE_SEED) TORTURE_CASES=$(TORTURE_CASES) \
+		$(BIN)/python -m pytest tests/torture -m 'slow or not slow' $(ARGS)
 
 setup: $(DEV) ## Install everything for development
 	@echo "Done. To run the checks before every commit: $(BIN)/pre-commit install"

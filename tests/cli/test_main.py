@@ -1,5 +1,6 @@
 """Console script: help, exit codes, output errors."""
 
+import errno
 import os
 import pty
 import re
@@ -116,6 +117,16 @@ def test_other_errors_propagate(addnorm, command):
         addnorm("extra")
 
 
+def test_out_of_memory_is_one_line(addnorm, command):
+    def extra() -> None:
+        raise RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: 4 bytes")
+
+    command(extra)
+    result = addnorm("extra")
+    assert result.code == 2
+    assert result.err.startswith("addnorm: out of memory") and result.err.count("\n") == 1
+
+
 def test_interrupt_exits_with_130_without_traceback():
     code = (
         "import sys, time; from addnorm.cli import main as cli\n"
@@ -152,7 +163,23 @@ def test_full_disk_prints_one_line_and_exits_with_2(program, arguments):
     with open("/dev/full", "w") as full:
         result = program(*arguments, stdout=full)
     assert result.code == 2
-    assert result.err == "addnorm: cannot write the output: No space left on device\n"
+    assert result.err == "addnorm: standard output: No space left on device\n"
+
+
+def test_full_disk_names_the_file(addnorm, command, tmp_path, monkeypatch):
+    def full(self, *_, **__):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def extra() -> None:
+        from addnorm.core.files import write_json
+
+        write_json(tmp_path / "result.json", {})
+
+    monkeypatch.setattr("pathlib.Path.write_text", full)
+    command(extra)
+    result = addnorm("extra")
+    assert result.code == 2
+    assert result.err == f"addnorm: {tmp_path / 'result.json'}: No space left on device\n"
 
 
 def test_closed_stdout_prints_one_line_and_exits_with_2():

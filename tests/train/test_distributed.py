@@ -202,7 +202,7 @@ def test_signal_saves_checkpoint_and_prints_message(data, tmp_path, number):
             time.sleep(0.01)
         process.send_signal(number)
         _, stderr = process.communicate()
-    assert process.returncode == 130
+    assert process.returncode == 128 + number
     assert "rerun the same command to resume" in stderr
     (kept,) = (tmp_path / "run" / "checkpoints").iterdir()
     assert f"interrupted after step {kept.name[5:]}" in stderr

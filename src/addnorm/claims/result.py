@@ -38,6 +38,10 @@ class Result:
         """held, not held or undecided; crashed if there is no verdict."""
         return "crashed" if self.verdict is None else self.verdict.answer
 
+    def __str__(self) -> str:
+        why = self.verdict.why if self.verdict else self.why
+        return f"{self.claim} ({self.budget}): {self.answer}; {why}"
+
     @property
     def command(self) -> str:
         """Command that reproduces the result."""

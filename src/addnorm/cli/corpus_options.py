@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -127,11 +128,34 @@ def write_corpus(
     from addnorm.data.corpus_builder import build_corpus
 
     shown = {split: _track_progress(records, split) for split, records in splits.items()}
-    corpus = build_corpus(out, task, records_by_split=shown, counts=counts, plan=plan, about=about)
+    with _lock_output(out):
+        corpus = build_corpus(
+            out, task, records_by_split=shown, counts=counts, plan=plan, about=about
+        )
     report = counts.to_dict()
     _print_summary(out, task, report)
     if json:
         write_json({"folder": str(out), "task": task, "counts": corpus.counts, **report})
+
+
+@contextmanager
+def _lock_output(out: Path) -> "Iterator[None]":
+    """Hold the lock of the output folder; a folder that stays empty is removed.
+
+    A failed write names the folder if it does not name a file.
+    """
+    from addnorm.core.files import LOCK_FILE, folder_lock
+
+    with folder_lock(out, activity="writing a corpus"):
+        try:
+            yield
+        except OSError as problem:
+            problem.filename = problem.filename or str(out)
+            raise
+        finally:
+            (out / LOCK_FILE).unlink(missing_ok=True)
+            if not any(out.iterdir()):
+                out.rmdir()
 
 
 def _track_progress(records: "Iterable[Record]", split: str) -> "Iterator[Record]":

@@ -1,5 +1,6 @@
 """Input and output of the commands that map lines to lines, such as `translate`."""
 
+import codecs
 import contextlib
 import itertools
 import json
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
+    from addnorm.data.readers.streams import ByteReader
     from addnorm.tasks import (
         FilledText,
         GeneratedText,
@@ -27,45 +29,58 @@ MAX_ATTENTION_EXAMPLES = 20
 class InputLines:
     """Iterable over the lines of files, or of standard input if there are none.
 
-    Bytes that are not UTF-8 are replaced; `invalid` counts the affected lines. Files that end in
-    .gz or .xz are decompressed.
+    Bytes that are not UTF-8 are replaced; `invalid` counts the affected lines. A line is cut after
+    a million characters; `cut` counts these. Files packed with gzip or xz are decompressed.
+
+    Raises:
+        UserError: a file does not exist, or standard input is closed
     """
 
     def __init__(self, files: Iterable[Path] = ()) -> None:
-        self.files, self.invalid = tuple(files), 0
+        from addnorm.core.errors import UserError
+
+        self.files, self.invalid, self.cut = tuple(files), 0, 0
         for path in self.files:
             if not path.is_file():
-                from addnorm.core.errors import UserError
-
                 raise UserError(f"no lines at {path}: there is no such file; expected a text file")
 
     def __iter__(self) -> Iterator[str]:
-        if not self.files:
-            yield from self._decode_lines(sys.stdin.buffer)
-        for path in self.files:
-            from addnorm.data.readers.streams import open_text
+        from addnorm.data.readers.streams import open_text
 
+        if not self.files:
+            yield from self._decode_lines(open_stdin())
+        for path in self.files:
             with open_text(path) as file:
                 yield from self._decode_lines(file)
 
     def count(self) -> int:
         """Return the number of lines of the files; standard input cannot be counted."""
-        from addnorm.data.readers.streams import open_text
+        return sum(1 for _ in InputLines(self.files)) if self.files else 0
 
-        total = 0
-        for path in self.files:
-            with open_text(path) as file:
-                total += sum(1 for _ in file)
-        return total
+    def _decode_lines(self, file: "ByteReader") -> Iterator[str]:
+        from addnorm.data.readers.streams import MAX_BYTES, MAX_CHARACTERS
 
-    def _decode_lines(self, raw: Iterable[bytes]) -> Iterator[str]:
-        for line in raw:
-            line = line.rstrip(b"\r\n")
+        while data := file.readline(MAX_BYTES):
+            line = data.rstrip(b"\r\n")
+            while not data.endswith(b"\n") and (data := file.readline(MAX_BYTES)):
+                pass  # the rest of a long line is skipped
+            is_partial = len(line) == MAX_BYTES  # and may end inside a character
             try:
-                yield line.decode("utf-8")
+                text, _ = codecs.utf_8_decode(line, "strict", not is_partial)
             except UnicodeDecodeError:
                 self.invalid += 1
-                yield line.decode("utf-8", errors="replace")
+                text, _ = codecs.utf_8_decode(line, "replace", not is_partial)
+            self.cut += is_partial or len(text) > MAX_CHARACTERS
+            yield text[:MAX_CHARACTERS]
+
+
+def open_stdin() -> "ByteReader":
+    """Return standard input as bytes; raise UserError if it is closed."""
+    if sys.stdin is None or sys.stdin.closed:
+        from addnorm.core.errors import UserError
+
+        raise UserError("standard input is closed; pass a file, or redirect one with <")
+    return sys.stdin.buffer
 
 
 def check_prefixes(texts: InputLines, prefix_lines: InputLines) -> None:
@@ -103,7 +118,8 @@ def resolve_chunk(chunk: int | None, files: Iterable[Path]) -> int:
 
     if chunk is not None:
         return chunk
-    return 1 if not tuple(files) and sys.stdin.isatty() else LINES_PER_CHUNK
+    is_interactive = not tuple(files) and sys.stdin is not None and sys.stdin.isatty()
+    return 1 if is_interactive else LINES_PER_CHUNK
 
 
 def open_run(folder: Path, device: str) -> "RunProtocol":
@@ -187,6 +203,11 @@ def print_warnings(warnings: "InputWarnings", *lines: InputLines) -> None:
         print(
             f"addnorm: {warnings.num_unmasked} of {warnings.num_lines} lines have no <mask>; "
             "nothing was filled in",
+            file=sys.stderr,
+        )
+    if cut := sum(each.cut for each in lines):
+        print(
+            f"addnorm: {cut} of {warnings.num_lines} lines were cut after a million characters",
             file=sys.stderr,
         )
     if invalid:

@@ -30,6 +30,8 @@ from addnorm.cli.commands.report import report
 from addnorm.cli.commands.show import show
 from addnorm.cli.commands.train import train
 from addnorm.cli.commands.translate import translate
+from addnorm.core.errors import UserError
+from addnorm.core.interrupts import clear_received_signal, interrupt_exit_code, received_signal
 
 COMMANDS: dict[str, Callable[..., Any] | typer.Typer] = {
     "list": list_members,
@@ -52,7 +54,12 @@ COMMANDS: dict[str, Callable[..., Any] | typer.Typer] = {
 }
 """Commands by name, in the order of `addnorm --help`."""
 
-EXIT_DONE, EXIT_USAGE_ERROR, EXIT_INTERRUPTED = 0, 2, 130
+EXIT_DONE, EXIT_ERROR = 0, 2
+NO_MEMORY_TEXTS = (
+    *("can't allocate memory", "out of memory", "Storage size calculation overflowed"),
+    *("multiplication overflow", "Unable to allocate", "DefaultCPUAllocator"),
+)
+"""What messages of torch and numpy contain if tensors do not fit into memory."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -63,35 +70,46 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     Returns:
         The exit code: 0 for success, 1 for a negative result (a failed audit, a diverged run), 2
-        for an error of the user or the system, 130 after Ctrl-C.
+        for an error of the user or the system, 130 after Ctrl-C, 143 after SIGTERM.
     """
     if sys.stdout is None:
         return _print_error("standard output is closed; redirect it to a file or a terminal")
     with contextlib.suppress(AttributeError):  # a replaced stdout may not be reconfigurable
         sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+    clear_received_signal()
     try:
         code = _run(list(sys.argv[1:] if arguments is None else arguments) or ["--help"])
         sys.stdout.flush()
         return code
-    except KeyboardInterrupt:
-        return _print_error("interrupted", EXIT_INTERRUPTED)
-    except BrokenPipeError:
+    except BaseException as problem:
+        return _handle_exception(problem)
+
+
+def _handle_exception(problem: BaseException) -> int:
+    """Print one line for an error that is not a bug; return the exit code, or raise a bug again."""
+    if isinstance(problem, UserError):
+        return _print_error(str(problem))
+    if isinstance(problem, KeyboardInterrupt) or received_signal() is not None:
+        # An interrupted import of a C library can end with any exception.
+        _discard_stdout()
+        return _print_error("interrupted", interrupt_exit_code())
+    if isinstance(problem, BrokenPipeError):
         _discard_stdout()
         return EXIT_DONE  # the reader, such as `head`, has closed the pipe
-    except typer.TyperException as problem:
+    if isinstance(problem, typer.TyperException):
         context = getattr(problem, "ctx", None)
         verb = context.command_path if context else "addnorm"
         return _print_error(f"{problem.format_message().rstrip('.')}; try '{verb} --help'")
-    except OSError as problem:
-        path = f"{problem.filename}: " if problem.filename else "cannot write the output: "
+    if isinstance(problem, OSError):
         _discard_stdout()
-        return _print_error(f"{path}{problem.strerror or problem}")
-    except ValueError as problem:
-        from addnorm.core.errors import UserError  # imported here to keep --help fast
-
-        if not isinstance(problem, UserError):
-            raise
-        return _print_error(str(problem))
+        path = problem.filename or "a file could not be read or written"
+        return _print_error(f"{path}: {problem.strerror or problem}")
+    if isinstance(problem, MemoryError) or any(text in str(problem) for text in NO_MEMORY_TEXTS):
+        return _print_error(
+            "out of memory: expected sizes that fit into memory; reduce dim, depth, vocab, lengths "
+            "or batches"
+        )
+    raise problem
 
 
 def _run(arguments: list[str]) -> int:
@@ -136,7 +154,7 @@ def addnorm(
     """Build, train and compare Transformers whose norms and wirings are chosen by name."""
 
 
-def _print_error(text: str, code: int = EXIT_USAGE_ERROR) -> int:
+def _print_error(text: str, code: int = EXIT_ERROR) -> int:
     """Print one line to standard error; return the exit code."""
     if sys.stderr is not None:
         with contextlib.suppress(OSError):
@@ -148,6 +166,6 @@ def _discard_stdout() -> None:
     """Redirect standard output to /dev/null if it cannot be written, so that exiting succeeds."""
     try:
         sys.stdout.flush()
-    except OSError:
+    except (OSError, ValueError):  # ValueError: it was closed
         with contextlib.suppress(OSError, ValueError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,4 +1,4 @@
-"""Shared options of the commands that read lines of text."""
+"""Options that several commands share."""
 
 from pathlib import Path
 from typing import Annotated
@@ -20,3 +20,9 @@ Attention = Annotated[
     typer.Option("--attention", metavar="FILE.html", help="Write attention maps to this HTML file"),
 ]
 Device = Annotated[str, typer.Option("--device", help="Device: auto, cpu, cuda or mps")]
+SafeCsv = Annotated[
+    bool,
+    typer.Option(
+        "--safe-csv", help="Put ' before texts in CSV that a spreadsheet would run as a formula"
+    ),
+]

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from addnorm.core.errors import UserError
+from addnorm.core.validation import Depth, NonNegativeInt
 from addnorm.models import Config, build
 from addnorm.norms.base import make_norm
 from addnorm.norms.base import registry as norms
@@ -24,8 +25,7 @@ OWN_SCHEDULE = "own"
 """Value of `warmup` that selects the schedule recommended by the wiring's paper."""
 DEFAULT_NORM = "layer"
 
-Depth = Annotated[int, Field(ge=1, strict=True)]
-Warmup = Annotated[int, Field(ge=0, strict=True)] | Literal["own"]
+Warmup = NonNegativeInt | Literal["own"]
 LearningRate = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 

@@ -7,15 +7,13 @@ task; `tasks/` turns a spec and a cell into a recipe.
 import hashlib
 import json
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from addnorm.comparison.grid import Arm, Cell, Grid
-
-PositiveInt = Annotated[int, Field(ge=1, strict=True)]
-NonNegativeInt = Annotated[int, Field(ge=0, strict=True)]
+from addnorm.core.validation import NonNegativeInt, PositiveInt
 
 DEMO = "demo"
 """Value of `data` that selects the demo corpus of the task."""

@@ -40,6 +40,10 @@ def atomic_write(path: str | Path) -> Iterator[Path]:
         fsync_path(temporary)
         temporary.replace(path)
         fsync_path(path.parent)
+    except OSError as problem:
+        if problem.filename in (None, str(temporary)):
+            problem.filename = str(path)  # a failed write does not name its file
+        raise
     finally:
         temporary.unlink(missing_ok=True)
 

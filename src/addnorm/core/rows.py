@@ -33,8 +33,12 @@ def write_rows(path: str | Path, rows: Iterable[Row], *, append: bool = False) -
     path.parent.mkdir(parents=True, exist_ok=True)
     if append:
         _repair_last_line(path)
-        with path.open("ab") as file:
-            file.write(data)
+        try:
+            with path.open("ab") as file:
+                file.write(data)
+        except OSError as problem:
+            problem.filename = str(path)  # a failed write does not name its file
+            raise
         return
     with atomic_write(path) as temporary:
         temporary.write_bytes(data)

@@ -1,11 +1,25 @@
-"""One-line messages for pydantic validation errors."""
+"""Bounded numbers of configs, and one-line messages for pydantic validation errors.
+
+Counts are bounded because libraries do not reject absurd ones: they overflow, abort the process, or
+run forever.
+"""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
 from addnorm.core.errors import closest_names
+
+MAX_COUNT = 2**31 - 1
+MAX_DEPTH = 10_000
+MAX_VOCAB = 2_000_000
+
+PositiveInt = Annotated[int, Field(ge=1, le=MAX_COUNT, strict=True)]
+NonNegativeInt = Annotated[int, Field(ge=0, le=MAX_COUNT, strict=True)]
+Depth = Annotated[int, Field(ge=1, le=MAX_DEPTH, strict=True)]
+"""Number of layers."""
+VocabSize = Annotated[int, Field(ge=1, le=MAX_VOCAB, strict=True)]
 
 
 def format_validation_error(error: ValidationError, known: Sequence[str]) -> str:

@@ -10,6 +10,7 @@ that a checkpoint needs to resume.
 """
 
 import random
+import sys
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -273,7 +274,7 @@ class BatchIterator:
 
 def iter_chunks(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
     """Yield lists of `size` items; the last one may be shorter."""
-    if size < 1:
+    if not 1 <= size <= sys.maxsize:
         raise UserError(f"chunk: expected a number of lines from 1, got {size}")
     items = iter(items)
     while chunk := list(islice(items, size)):

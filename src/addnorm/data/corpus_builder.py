@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from addnorm.core.errors import UserError
+from addnorm.core.files import LOCK_FILE
 from addnorm.data.corpus import CARD_FILE, LABEL, SPLITS, Corpus, Record, write_corpus
 from addnorm.data.record_counts import RecordCounts
 from addnorm.data.splitting import (
@@ -77,7 +78,7 @@ def check_output_folder(folder: str | Path, *, force: bool = False) -> None:
 
 def _has_foreign_files(folder: Path) -> bool:
     """Return whether a folder has files other than those of an interrupted `build_corpus`."""
-    names = {path.name for path in folder.iterdir()}
+    names = {path.name for path in folder.iterdir()} - {LOCK_FILE}
     split_files = {f"{split}.jsonl" for split in SPLITS}
     temporary = tuple(f".{name}." for name in (CARD_FILE, *split_files))
     leftovers = {name for name in names if name == SPOOL_FOLDER or name.startswith(temporary)}

@@ -7,6 +7,17 @@ from typing import Literal
 from addnorm.core.errors import UserError
 
 STOP_MODES = ("likely", "exact")
+MAX_HYPOTHESES = 10_000
+MAX_TOKENS = 1_000_000_000
+LIMITS = {
+    "beam": MAX_HYPOTHESES,
+    "nbest": MAX_HYPOTHESES,
+    "max_new": MAX_TOKENS,
+    "max_source": MAX_TOKENS,
+    "batch_tokens": MAX_TOKENS,
+    "top_k": MAX_TOKENS,
+}
+"""Upper bounds of counts, beyond which tensors cannot be allocated."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,10 +64,12 @@ class DecodingOptions:
     """Upper bound of tokens per batch, with padding and all hypotheses."""
 
     def __post_init__(self) -> None:
-        for name in ("beam", "nbest", "max_new", "max_source", "batch_tokens", "top_k"):
+        for name, limit in LIMITS.items():
             value = getattr(self, name)
-            if value is not None and (type(value) is not int or value < 1):
-                raise UserError(f"{name}: expected a whole number from 1, got {value!r}")
+            if value is not None and (type(value) is not int or not 1 <= value <= limit):
+                raise UserError(
+                    f"{name}: expected a whole number from 1 to {limit:,}, got {value!r}"
+                )
         for name in ("ratio", "extra"):
             value = getattr(self, name)
             if not isinstance(value, int | float) or not 0 <= value < math.inf:

@@ -101,6 +101,11 @@ class Finding:
             for name, value in self.evidence.items()
         )[:300]
 
+    def __str__(self) -> str:
+        where = f" at {self.path}" if self.path else ""
+        evidence = f"\n  evidence: {self.evidence_text()}" if self.evidence else ""
+        return f"{self.severity} {self.rule}{where}: {self.message}{evidence}"
+
 
 @dataclass(frozen=True)
 class Report:
@@ -132,6 +137,17 @@ class Report:
     """A typical layer of each stream, for a diagram."""
     stress: tuple[Row, ...] = ()
     """Rows of the stress test, if it ran."""
+
+    def __str__(self) -> str:
+        lines = [self.model, *(f"  {line}" for line in self.stacks or ("no residual adds found",))]
+        if self.blocks:
+            lines.append(f"  closest arrangement: {self.closest()}")
+        lines += [f"  outlier: {line}" for line in self.odd]
+        lines += [f"  note: {line}" for line in self.notes]
+        for block in self.blocks:
+            words = (block.path or "-", block.kind, block.wiring, *block.tags)
+            lines.append(f"  block {block.index}: {' '.join(words)}")
+        return "\n".join([*lines, *(map(str, self.findings) if self.findings else ["no findings"])])
 
     def closest(self) -> str:
         """Return the closest arrangement, its families, and the findings that contradict it."""

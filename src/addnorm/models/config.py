@@ -8,13 +8,13 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from addnorm.core.errors import UserError
-from addnorm.core.validation import format_validation_error
+from addnorm.core.validation import Depth, VocabSize, format_validation_error
+from addnorm.core.validation import PositiveInt as Count
 from addnorm.norms.base import registry as norms
 from addnorm.stacks.layer_config import LayerConfig
 from addnorm.sublayers.positions import registry as positions
 from addnorm.wirings.base import registry as wirings
 
-Count = Annotated[int, Field(ge=1, strict=True)]
 Rate = Annotated[float, Field(ge=0, lt=1)]
 PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
@@ -35,15 +35,15 @@ class Config(BaseModel):
     """Kind of model, which determines its class and its attention masks."""
     dim: Count
     """Width of the residual stream."""
-    depth: Count
+    depth: Depth
     """Number of layers; of the decoder in a seq2seq model."""
     heads: Count
     """Number of attention heads."""
-    vocab: Count | None = None
+    vocab: VocabSize | None = None
     """Vocabulary size; None for images."""
-    source_vocab: Count | None = None
+    source_vocab: VocabSize | None = None
     """Size of a separate source vocabulary; None shares the embedding (seq2seq)."""
-    encoder_depth: Count | None = None
+    encoder_depth: Depth | None = None
     """Number of encoder layers; `depth` if None (seq2seq)."""
 
     wiring: str = "pre_ln"

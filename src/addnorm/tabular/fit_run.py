@@ -81,6 +81,16 @@ class FitResult:
     note: str = ""
     """Reason for missing gradient-boosting scores, or empty."""
 
+    def __str__(self) -> str:
+        lines = [
+            f"{self.config.task} {self.config.target!r}: {self.trained:,} training rows, "
+            f"{self.tested:,} test rows"
+        ]
+        for model, scores in self.scores.items():
+            values = ", ".join(f"{name} {value:.4g}" for name, value in scores.items())
+            lines.append(f"  {model}: {values}")
+        return "\n".join([*lines, *([f"  {self.note}"] if self.note else [])])
+
 
 def fit_run(
     frame: Any, config: FitConfig, folder: str | Path, *, verbose: bool = False

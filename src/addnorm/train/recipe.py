@@ -10,7 +10,13 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from addnorm.core.errors import UserError, closest_names, unknown_name_message
 from addnorm.core.files import atomic_write
 from addnorm.core.key_values import load_yaml, parse_key_values
-from addnorm.core.validation import format_validation_error
+from addnorm.core.validation import (
+    MAX_COUNT,
+    NonNegativeInt,
+    PositiveInt,
+    VocabSize,
+    format_validation_error,
+)
 from addnorm.data.batches import Order
 from addnorm.data.tokenizer import KINDS as TOKENIZERS
 from addnorm.models.config import Config
@@ -21,8 +27,6 @@ from addnorm.train.optimizers.base import registry as optimizers
 from addnorm.train.schedules.base import recommended_schedule
 from addnorm.train.schedules.base import registry as schedules
 
-PositiveInt = Annotated[int, Field(ge=1, strict=True)]
-NonNegativeInt = Annotated[int, Field(ge=0, strict=True)]
 PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Fraction = Annotated[float, Field(ge=0, lt=1)]
 
@@ -66,7 +70,7 @@ class Recipe(BaseModel):
 
     tokenizer: str = "bpe"
     """bpe, unigram or char, trained on the corpus; or the path of a tokenizer.json."""
-    vocab: PositiveInt = 4000
+    vocab: VocabSize = 4000
     """Upper bound of the tokenizer's vocabulary size; small corpora give fewer tokens."""
     max_length: PositiveInt = 128
     """Tokens of the longest sentence, or of a block of text in a language model."""
@@ -117,7 +121,7 @@ class Recipe(BaseModel):
     """Updates between validations; 0 disables them."""
     save_every: PositiveInt = 500
     """Updates between checkpoints."""
-    keep: Annotated[int, Field(ge=2, strict=True)] = 2
+    keep: Annotated[int, Field(ge=2, le=MAX_COUNT, strict=True)] = 2
     """Newest checkpoints to keep, beside the best one."""
     patience: NonNegativeInt = 0
     """Validations without improvement after which training stops; 0 disables early stopping."""

@@ -54,6 +54,11 @@ class Outcome:
     reason: str = ""
     """Why, if the ending is not `done`."""
 
+    def __str__(self) -> str:
+        reason = f" ({self.reason})" if self.reason else ""
+        best = f", best validation loss {self.state.best:.4f}" if self.state.best_step else ""
+        return f"{self.ending}{reason}: step {self.state.step}{best}"
+
 
 class Throughput:
     """Training time, and tokens per second since the last call."""

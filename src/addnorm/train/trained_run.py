@@ -33,6 +33,14 @@ class TrainedRun:
     is_best: bool = True
     """Whether the requested checkpoint was loaded; False if a damaged one was passed over."""
 
+    def __str__(self) -> str:
+        model = self.recipe.model
+        size = sum(weight.numel() for weight in self.model.parameters())
+        return (
+            f"{self.task} run in {self.folder}: {model['wiring']} with norm {model['norm']}, "
+            f"{size:,} parameters, step {self.step}, {self.device}"
+        )
+
     @property
     def task(self) -> str:
         """Name of the task."""

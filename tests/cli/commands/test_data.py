@@ -179,7 +179,7 @@ FILES = ("files", "--source", "train.en", "--target", "train.de", "-o", "corpus"
         (("files", "--text", "short", "-o", "nowhere"), "got nowhere, which is a broken link"),
         (
             ("files", "--text", "short", "-o", "/proc/c"),
-            "expected a writable folder, got /proc/c (No such file or",
+            "cannot write to /proc/c (No such file or",
         ),
         (
             (*FILES, "--valid", "0.6", "--test", "0.6"),

@@ -1,7 +1,9 @@
 """`addnorm fit` and `addnorm predict`."""
 
 import gzip
+from types import SimpleNamespace
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.feather
@@ -9,6 +11,7 @@ import pyarrow.parquet
 import pytest
 import yaml
 
+from addnorm.core.csv_cells import unescape_formula
 from addnorm.tabular import load
 from addnorm.tabular.task_setup import split_rows
 from tests.tabular.sample_tables import mixed
@@ -302,3 +305,29 @@ def test_predict_rejects_a_text_run_in_one_line(addnorm, tmp_path):
     assert done.code == 2
     assert "expected a run of `addnorm fit`, got" in done.err
     assert "a run of task 'translate'" in done.err and done.err.count("\n") == 1
+
+
+class _LabelEstimator:
+    """Estimator that predicts labels which a spreadsheet would execute."""
+
+    classes_ = np.array(["=1+1", "-2", "plain"], dtype=object)
+
+    def predict(self, X):
+        return self.classes_[: len(X)]
+
+    def predict_proba(self, X):
+        return np.eye(3)[: len(X)]
+
+
+@pytest.mark.parametrize("scores", [[], ["--scores"]])
+def test_safe_csv_escapes_labels_and_header(addnorm, tmp_path, monkeypatch, scores):
+    table = tmp_path / "table.csv"
+    table.write_text("a\n1\n2\n3\n")
+    config = SimpleNamespace(target="=y", types={})
+    monkeypatch.setattr("addnorm.tabular.fit_run.open_run", lambda run: (config, _LabelEstimator()))
+    monkeypatch.setattr("addnorm.tabular.fit_run.align_columns", lambda frame, *_: (frame, []))
+    plain = addnorm("predict", "RUN", str(table), *scores).out.splitlines()
+    safe = addnorm("predict", "RUN", str(table), "--safe-csv", *scores).out.splitlines()
+    assert [line.split(",")[0] for line in plain] == ["=y", "=1+1", "-2", "plain"]
+    assert [line.split(",")[0] for line in safe] == ["'=y", "'=1+1", "-2", "plain"]
+    assert [unescape_formula(line) for line in safe] == plain

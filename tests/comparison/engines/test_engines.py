@@ -3,9 +3,11 @@
 import json
 import math
 import os
+import re
 import signal
 import threading
 import time
+from multiprocessing import forkserver
 from pathlib import Path
 
 import pytest
@@ -393,3 +395,15 @@ def test_address_without_a_cluster_is_rejected():
 def test_unknown_engine_is_rejected():
     with pytest.raises(UserError, match="did you mean 'ray'"):
         make_engine("rai")
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="no /proc here")
+def test_fork_server_is_not_stopped_by_signals_to_the_group():
+    """Ctrl-C while the server imports ended in EOFError; the parent alone handles signals."""
+    LocalEngine(workers=1)
+    server = forkserver._forkserver._forkserver_pid
+    status = Path(f"/proc/{server}/status").read_text()
+    blocked = int(re.search(r"SigBlk:\s*(\w+)", status)[1], 16)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        assert blocked >> (number - 1) & 1
+    assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ())

@@ -7,14 +7,17 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import ray
 
 from addnorm.comparison.engines.local import LocalEngine
 from addnorm.comparison.engines.ray import RayEngine
+from addnorm.comparison.job import Job
 from addnorm.comparison.run import run_comparison
 from addnorm.core.errors import UserError
+from addnorm.core.interrupts import StopFlag
 from tests.comparison.engines.test_engines import rows_of, tiny
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -82,3 +85,14 @@ def test_unreachable_cluster_raises_user_error():
         ray.shutdown()
     with pytest.raises(UserError, match=r"no Ray cluster at 127\.0\.0\.1:1"):
         RayEngine(address="127.0.0.1:1")
+
+
+def test_file_names_of_a_worker_are_checked(tmp_path):
+    """A worker cannot write outside its cell; the cell counts as crashed."""
+    job = Job("cell", tiny(), tmp_path / "cells" / "cell", None)
+    engine, events = object.__new__(RayEngine), []
+    engine.ray = SimpleNamespace(get=lambda task: {"../../x": b"bad"}, exceptions=ray.exceptions)
+    engine._collect_result(None, job, events.append, StopFlag())
+    assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["cell.json"]
+    assert events[0].end.ending == "crashed"
+    assert "expected files of cell cell, got '../../x'" in events[0].end.why

@@ -85,3 +85,13 @@ def test_every_chart_is_exported_as_png(study, tmp_path):
         data = path.read_bytes()
         width = int.from_bytes(data[16:20])
         assert data.startswith(b"\x89PNG") and width >= 400, path.name
+
+
+def test_texts_that_look_like_formulas_are_escaped_on_request(study, tmp_path):
+    cell = study.cells[0]
+    bad = replace(cell, end=replace(cell.end, ending="crashed", why="=cmd|x", loss=-1.5))
+    study = replace(study, cells=(bad, *study.cells[1:]))
+    plain = read(write_csvs(study, tmp_path / "plain")[0])[0]
+    safe = read(write_csvs(study, tmp_path / "safe", escape_formulas=True)[0])[0]
+    assert (plain["why"], safe["why"]) == ("=cmd|x", "'=cmd|x")
+    assert plain["loss"] == safe["loss"] == "-1.5"

@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from addnorm.cli.commands.report import Csv, Png
+from addnorm.cli.options import SafeCsv
 
 if TYPE_CHECKING:
     from addnorm.comparison.analysis.study import Study
     from addnorm.comparison.spec import Comparison
-
-EXIT_INTERRUPTED = 130
 
 OptionalStr = str | None
 AXES_PANEL = "Axes"
@@ -107,6 +106,7 @@ def compare(
     ] = 600.0,
     png: Png = None,
     csv: Csv = False,
+    safe_csv: SafeCsv = False,
     json: Annotated[bool, typer.Option("--json", help="Print the result as JSON")] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the spec as YAML and exit")
@@ -133,6 +133,7 @@ def compare(
     from addnorm.cli.progress.comparison import make_comparison_reporter
     from addnorm.comparison.engines import make_engine
     from addnorm.core.errors import UserError
+    from addnorm.core.interrupts import interrupt_exit_code
     from addnorm.report.comparison.compare import compare as run_and_report
     from addnorm.report.comparison.exports import write_csvs, write_pngs
 
@@ -152,10 +153,10 @@ def compare(
     _print_result(study, json=json)
     if png is not None:
         write_pngs(study, png)
-    if csv:
-        write_csvs(study, folder)
+    if csv or safe_csv:
+        write_csvs(study, folder, escape_formulas=safe_csv)
     if study.interrupted:
-        raise typer.Exit(EXIT_INTERRUPTED)
+        raise typer.Exit(interrupt_exit_code())
 
 
 def _parse_spec(

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from addnorm.cli.options import SafeCsv
+
 
 def predict(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder written by addnorm fit")],
@@ -17,12 +19,17 @@ def predict(
     scores: Annotated[
         bool, typer.Option("--scores", help="Add a column with the probability of each class")
     ] = False,
+    safe_csv: SafeCsv = False,
 ) -> None:
     """Print a prediction for each row of a table, as CSV.
 
     The output column has the name of the target. Input columns are matched by name; a missing
     column is an error, and additional columns are ignored with a warning.
+
+    Labels come from the training table and are printed unchanged. Use --safe-csv before opening
+    the output of an untrusted table in a spreadsheet, which would execute labels such as =1+1.
     """
+    from addnorm.core.csv_cells import escape_formula
     from addnorm.core.errors import UserError
     from addnorm.tabular.columns.table_files import read_table_chunks
     from addnorm.tabular.fit_run import align_columns, open_run
@@ -32,6 +39,7 @@ def predict(
     if scores and classes is None:
         raise UserError(f"--scores: expected a classifier, got the regression {run}")
     writer = csv.writer(sys.stdout, lineterminator="\n")
+    clean = escape_formula if safe_csv else lambda cell: cell
     names = [f"p({each})" for each in classes] if scores and classes is not None else []
     # The target is ignored if it is present, so any value must parse.
     types = config.types | {config.target: "string"}
@@ -41,9 +49,9 @@ def predict(
             if unused:
                 text = f"ignoring columns that were not in the fit: {', '.join(unused)}"
                 print(f"addnorm: {text}", file=sys.stderr)
-            writer.writerow([config.target, *names])
+            writer.writerow(map(clean, [config.target, *names]))
         if not scores or classes is None:
-            writer.writerows([each] for each in estimator.predict(X))
+            writer.writerows([clean(each)] for each in estimator.predict(X))
             continue
         for row in estimator.predict_proba(X):
-            writer.writerow([classes[row.argmax()], *(f"{each:.6g}" for each in row)])
+            writer.writerow([clean(classes[row.argmax()]), *(f"{each:.6g}" for each in row)])

@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+from addnorm.cli.options import SafeCsv
+
 Png = Annotated[
     Path | None,
     typer.Option("--png", metavar="DIR", help="Folder for the charts as PNG (comparisons only)"),
@@ -21,6 +23,7 @@ def report(
     ],
     png: Png = None,
     csv: Csv = False,
+    safe_csv: SafeCsv = False,
 ) -> None:
     """Rebuild the HTML page of a comparison, a run or claims."""
     from addnorm.claims.result import is_claims_folder
@@ -41,15 +44,15 @@ def report(
                 f"no comparison, run or claims in {folder}; use the output folder of `addnorm "
                 "compare`, `addnorm train` or `addnorm claims run`"
             )
-        if png is not None or csv:
+        if png is not None or csv or safe_csv:
             raise UserError(f"--png, --csv: expected a comparison, got the run in {folder}")
         sys.stdout.write(f"{write_training_report(folder)}\n")
         return
-    for path in export(folder, png=png, csv=csv):
+    for path in export(folder, png=png, csv=csv or safe_csv, safe_csv=safe_csv):
         sys.stdout.write(f"{path}\n")
 
 
-def export(folder: Path, *, png: Path | None, csv: bool) -> list[Path]:
+def export(folder: Path, *, png: Path | None, csv: bool, safe_csv: bool = False) -> list[Path]:
     """Write the page of a comparison, and its PNG and CSV exports; return the paths."""
     from addnorm.comparison.analysis.study import Study
     from addnorm.report.comparison.exports import write_csvs, write_pngs
@@ -58,5 +61,5 @@ def export(folder: Path, *, png: Path | None, csv: bool) -> list[Path]:
     study = Study.open(folder)
     paths = [write_comparison_report(folder)]
     paths += write_pngs(study, png) if png is not None else []
-    paths += write_csvs(study, folder) if csv else []
+    paths += write_csvs(study, folder, escape_formulas=safe_csv) if csv else []
     return paths

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-EXIT_DIVERGED, EXIT_INTERRUPTED = 1, 130
+EXIT_DIVERGED = 1
 
 
 def train(
@@ -49,6 +49,7 @@ def train(
         sys.stdout.write(recipe.to_yaml())
         return
     from addnorm.cli.progress.training import make_training_reporter
+    from addnorm.core.interrupts import interrupt_exit_code
     from addnorm.train.trainer import train as run_training
 
     reporter = make_training_reporter(recipe, out)
@@ -56,9 +57,10 @@ def train(
         outcome = run_training(recipe, out, callback=reporter)
     finally:
         reporter.close()
-    code = {"diverged": EXIT_DIVERGED, "interrupted": EXIT_INTERRUPTED}.get(outcome.ending, 0)
-    if code:
-        raise typer.Exit(code)
+    if outcome.ending == "interrupted":
+        raise typer.Exit(interrupt_exit_code())
+    if outcome.ending == "diverged":
+        raise typer.Exit(EXIT_DIVERGED)
 
 
 def _print_keys(task: str) -> None:

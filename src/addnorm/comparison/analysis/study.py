@@ -94,6 +94,11 @@ class Study:
         """Conclusions in plain sentences; the first two answer the comparison."""
         return build_verdict(self.summary, self.cells, seeds=self.spec.seeds)
 
+    def __str__(self) -> str:
+        done = sum(each.state != "waiting" for each in self.cells)
+        head = f"{self.spec.task} comparison in {self.folder}: {done} of {len(self.cells)} cells"
+        return "\n".join([head, *(f"  {each}" for each in self.summary), *self.verdict])
+
     def rows(self, cell: Cell) -> list[Row]:
         """Return the measured rows of a cell; none if the cell has not started."""
         return read_cell_rows(self.folder, cell)

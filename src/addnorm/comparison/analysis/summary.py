@@ -115,6 +115,13 @@ class ArmSummary:
     memory: float
     """Peak memory in bytes, the median over cells."""
 
+    def __str__(self) -> str:
+        states = ", ".join(f"{count} {state}" for state, count in self.states.items() if count)
+        best = f"; best at {self.best.format()}" if self.best else ""
+        loss = f", loss {self.loss.format()}" if self.loss else ""
+        behind = f", {self.behind.format()} behind the best" if self.behind else ""
+        return f"{self.arm.name}, depth {self.depth}: {states}{best}{loss}{behind}"
+
 
 def summarize(cells: Sequence[EndedCell], *, score: str) -> tuple[ArmSummary, ...]:
     """Return a summary for each arm at each depth, ordered by depth."""

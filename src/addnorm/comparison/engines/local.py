@@ -13,8 +13,8 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from multiprocessing import forkserver, resource_tracker
 from multiprocessing.connection import Connection, wait
-from multiprocessing.forkserver import ensure_running
 from multiprocessing.process import BaseProcess
 
 import torch
@@ -23,7 +23,7 @@ from addnorm.comparison.cell import DiskFullError, run_cell
 from addnorm.comparison.cell_result import LOG_SUFFIX, CellResult, sidecar_path
 from addnorm.comparison.engines.base import Engine, Event, EventHandler
 from addnorm.comparison.job import Job
-from addnorm.core.interrupts import StopFlag
+from addnorm.core.interrupts import StopFlag, block_signals, unblock_signals
 from addnorm.train.device import count_cores
 
 DISK_FULL_EXIT_CODE = 74
@@ -53,7 +53,7 @@ class LocalEngine(Engine):
         self._workers = workers or self.gpus or count_cores()
         self.context = multiprocessing.get_context("forkserver")
         self.context.set_forkserver_preload([__name__, *IMPORTED_LATE])
-        ensure_running()  # the server imports while the caller prepares the data
+        _start_server()  # it imports while the caller prepares the data
 
     @property
     def workers(self) -> int:
@@ -85,6 +85,7 @@ class LocalEngine(Engine):
         process = self.context.Process(
             target=_run_in_process, args=(job, sender, gpu), daemon=False
         )
+        _start_server()  # again, if it was killed
         process.start()
         sender.close()
         return _RunningCell(job, process, receiver, slot)
@@ -108,6 +109,17 @@ class LocalEngine(Engine):
             ):
                 each.is_hung = True
                 each.process.kill()
+
+
+def _start_server() -> None:
+    """Start the fork server if it is not running.
+
+    Signals to the process group, such as Ctrl-C at a terminal, must not stop the server: this
+    process stops the cells in an orderly way.
+    """
+    resource_tracker.ensure_running()  # first, because it unblocks signals
+    with block_signals():
+        forkserver.ensure_running()
 
 
 def _forward_messages(cell: _RunningCell, on_event: EventHandler) -> None:
@@ -153,6 +165,8 @@ def _exit_reason(cell: _RunningCell, code: int | None) -> str:
 def _run_in_process(job: Job, pipe: Connection, gpu: int | None) -> None:
     """Train a cell; the target function of its process."""
     os.setpgrp()  # Ctrl-C at the terminal reaches the parent only, which then sends SIGTERM
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # also one that arrived before this line
+    unblock_signals()
     if gpu is not None:
         os.environ["CUDA_VISIBLE_DEVICES"] = _visible_device(gpu)
     torch.set_num_threads(1)

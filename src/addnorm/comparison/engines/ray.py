@@ -25,13 +25,16 @@ from addnorm.comparison import layout as files
 from addnorm.comparison.cell import DiskFullError, run_cell
 from addnorm.comparison.cell_result import CellResult
 from addnorm.comparison.engines.base import Engine, Event, EventHandler
+from addnorm.comparison.engines.file_transfer import (
+    FileContents,
+    read_files,
+    write_cell_files,
+    write_files,
+)
 from addnorm.comparison.job import Job
 from addnorm.core.errors import UserError
 from addnorm.core.interrupts import StopFlag
 from addnorm.train.run_folder import CHECKPOINTS, CONFIG
-
-FileContents = dict[str, bytes]
-"""File contents by relative path."""
 
 
 class RayEngine(Engine):
@@ -137,11 +140,12 @@ class RayEngine(Engine):
                 return
             _record_crash(job, f"the process or node was lost ({type(error).__name__})", on_event)
             return
-        for name, data in (returned or {}).items():
-            path = job.folder.parent / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(data)
         if returned:
+            try:
+                write_cell_files(returned, job.folder)
+            except UserError as error:
+                _record_crash(job, str(error), on_event)
+                return
             job.recipe.save(job.folder / CONFIG)  # with the paths of this machine
         end = CellResult.read(job.folder)
         if end is None:
@@ -188,7 +192,7 @@ def _run_on_node(
         return {}
     with tempfile.TemporaryDirectory() as name:
         root = Path(name)
-        _unpack(packed_files, root)
+        write_files(packed_files, root)
         paths = {"data": str(root / files.DATA), "tokenizer": str(root / files.TOKENIZER)}
         known = job.recipe.to_flat_dict()  # the recipe of a table has no tokenizer
         recipe = job.recipe.model_copy(
@@ -199,30 +203,16 @@ def _run_on_node(
         score = root / files.SCORE if job.score else None
         run_cell(replace(job, recipe=recipe, folder=folder, score=score), send)
         shutil.rmtree(folder / CHECKPOINTS, ignore_errors=True)
-        cells = root / files.CELLS
-        return {str(path.relative_to(cells)): path.read_bytes() for path in _list_files(cells)}
+        return read_files(root / files.CELLS)
 
 
 def _pack_files(job: Job, root: Path) -> FileContents:
     """Return the data, held-out examples and tokenizer, by path in the comparison's folder."""
-    folders = {files.DATA: Path(job.recipe.data)} | ({files.SCORE: job.score} if job.score else {})
-    packed = {
-        f"{name}/{path.relative_to(folder)}": path.read_bytes()
-        for name, folder in folders.items()
-        for path in _list_files(folder)
-    }
+    packed = read_files(Path(job.recipe.data), prefix=f"{files.DATA}/")
+    if job.score:
+        packed |= read_files(job.score, prefix=f"{files.SCORE}/")
     tokenizer = root / files.TOKENIZER
     return packed | ({tokenizer.name: tokenizer.read_bytes()} if tokenizer.is_file() else {})
-
-
-def _unpack(packed_files: FileContents, folder: Path) -> None:
-    for name, data in packed_files.items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_bytes(data)
-
-
-def _list_files(folder: Path) -> list[Path]:
-    return [path for path in folder.rglob("*") if path.is_file() and path.name[0] != "."]
 
 
 def _check_reachable(address: str | None) -> None:

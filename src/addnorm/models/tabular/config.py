@@ -5,8 +5,9 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from addnorm.core.errors import UserError
-from addnorm.core.validation import format_validation_error
-from addnorm.models.config import Count, Rate
+from addnorm.core.validation import Depth, format_validation_error
+from addnorm.core.validation import PositiveInt as Count
+from addnorm.models.config import Rate
 
 Rows = Annotated[int, Field(ge=2, strict=True)]
 
@@ -40,7 +41,7 @@ class TableConfig(BaseModel):
     """Numeric embedding, as a call string; see `numeric_embeddings.py`."""
     dim: Count = 64
     """Width of the residual stream."""
-    depth: Count = 2
+    depth: Depth = 2
     """Number of layers."""
     heads: Count = 8
     """Number of attention heads."""

@@ -6,11 +6,13 @@ import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from addnorm.comparison.analysis.study import CellOutcome, Study
 from addnorm.comparison.analysis.summary import ArmSummary
+from addnorm.core.csv_cells import escape_formula
 from addnorm.report.charts.base import CHART_CONFIG
 from addnorm.report.comparison.arm_cards import build_arm_diagram
 from addnorm.report.comparison.chart_groups import (
@@ -68,13 +70,19 @@ def write_pngs(study: Study, folder: str | Path) -> list[Path]:
     return paths
 
 
-def write_csvs(study: Study, folder: str | Path) -> list[Path]:
+def write_csvs(study: Study, folder: str | Path, *, escape_formulas: bool = False) -> list[Path]:
     """Write three tables and return their paths.
 
     `cells.csv` has a line for each cell, `summary.csv` one for each arm and depth, and `rows.csv`
     one for each measured value.
+
+    Args:
+        study: The comparison
+        folder: Output folder
+        escape_formulas: Whether texts that a spreadsheet would run get an apostrophe before them
     """
     folder = _make_folder(folder)
+    write = partial(_write_csv, escape_formulas=escape_formulas)
     scores = sorted({s for each in study.cells if each.end for s in each.end.scores})
     cells = (
         {
@@ -93,9 +101,9 @@ def write_csvs(study: Study, folder: str | Path) -> list[Path]:
     ]
     rows = ({**_cell_values(each), **row} for each in study.cells for row in study.rows(each.cell))
     return [
-        _write_csv(folder / "cells.csv", [*CELL_COLUMNS, *RESULT_COLUMNS, *scores], cells),
-        _write_csv(folder / "summary.csv", list(summary[0]), summary),
-        _write_csv(folder / "rows.csv", columns, rows),
+        write(folder / "cells.csv", [*CELL_COLUMNS, *RESULT_COLUMNS, *scores], cells),
+        write(folder / "summary.csv", list(summary[0]), summary),
+        write(folder / "rows.csv", columns, rows),
     ]
 
 
@@ -175,15 +183,24 @@ def _summary_values(study: Study, line: ArmSummary) -> dict[str, Any]:
     return values | {"speed": line.speed, "reference": line.reference, "memory": line.memory}
 
 
-def _write_csv(path: Path, columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> Path:
+def _write_csv(
+    path: Path,
+    columns: Sequence[str],
+    rows: Iterable[Mapping[str, Any]],
+    *,
+    escape_formulas: bool,
+) -> Path:
     """Write rows as RFC 4180 CSV; missing values and NaN are empty fields."""
+    clean = escape_formula if escape_formulas else lambda cell: cell
     with (
         open_output(path) as temporary,
         temporary.open("w", encoding="utf-8", errors="replace", newline="") as file,
     ):
-        writer = csv.DictWriter(file, columns, restval="")
-        writer.writeheader()
-        writer.writerows({key: _blank_nan(value) for key, value in line.items()} for line in rows)
+        writer = csv.writer(file)
+        writer.writerow(map(clean, columns))
+        writer.writerows(
+            [clean(_blank_nan(line.get(name, ""))) for name in columns] for line in rows
+        )
     return path
 
 

@@ -47,6 +47,11 @@ class Reliability:
     rows: np.ndarray
     """(bins) number of rows."""
 
+    def __str__(self) -> str:
+        bins = zip(self.predicted, self.observed, self.rows, strict=True)
+        lines = (f"  {p:.3f} predicted, {o:.3f} observed, {n:,} rows" for p, o, n in bins)
+        return "\n".join(["reliability", *lines])
+
     @classmethod
     def from_predictions(
         cls, probability: np.ndarray, outcome: np.ndarray, *, bins: int = 10

@@ -13,6 +13,7 @@ from addnorm.tabular.inspection.charts import save_chart
 
 MAX_SHOWN_COLUMNS = 12
 """Largest number of columns in a chart."""
+MAX_PRINTED_ROWS = 5
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,15 @@ class Explanation:
     """Formatted cells, by row and column."""
     of: list[str]
     """(rows) predicted class, or "the prediction" for a number."""
+
+    def __str__(self) -> str:
+        lines = [f"effects of {len(self.columns)} columns on {len(self.effects)} predictions"]
+        for row, effects in enumerate(self.effects[:MAX_PRINTED_ROWS]):
+            largest = np.argsort(-np.abs(effects))[:3]
+            cells = (f"{self.columns[n]}={self.cells[row][n]} {effects[n]:+.3g}" for n in largest)
+            lines.append(f"  {self.of[row]} {self.answers[row]:.4g}: {', '.join(cells)}")
+        more = len(self.effects) - MAX_PRINTED_ROWS
+        return "\n".join([*lines, *([f"  and {more} more rows"] if more > 0 else [])])
 
     def chart(self, row: int = 0) -> Any:
         """Return the largest effects on one row as an Altair bar chart."""

@@ -1,0 +1,106 @@
+"""Ctrl-C and SIGTERM: one line and 130 or 143, wherever they arrive."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from tests.torture.commands import Ended, check_ending
+from tests.torture.valid_commands import tiny_files
+
+SCRIPT = """
+import os, signal, sys, threading
+from addnorm.cli import main as cli, run
+def send(): os.kill(os.getpid(), signal.{signal})
+class Deleted:
+    def __del__(self): send(); sum(range(1000))
+def extra() -> None:
+    {body}
+    threading.Event().wait(60)
+cli.COMMANDS["extra"] = extra
+sys.argv = ["addnorm", "extra"]
+sys.exit(run())
+"""
+BODIES = {
+    "plain": "send()",
+    "discarded": "Deleted()",
+    "converted": "\\n    try: send(); sum(range(1000))\\n    except BaseException: raise EOFError",
+    "inside exec": "exec('send(); sum(range(1000))')",
+    "handled gracefully": "\\n    from addnorm.core.interrupts import graceful_shutdown"
+    "\\n    with graceful_shutdown() as flag: send(); assert flag.requested"
+    "\\n    raise KeyboardInterrupt",
+}
+
+
+@pytest.mark.parametrize("body", BODIES)
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_signal_ends_with_one_line(number, body):
+    code = SCRIPT.format(signal=number.name, body=BODIES[body].replace("\\n", "\n"))
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, preexec_fn=_allow_interrupt
+    )
+    assert (result.returncode, result.stderr) == (128 + number, "addnorm: interrupted\n")
+
+
+def _allow_interrupt():
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # background jobs start with it ignored
+
+
+def long_lines(folder):
+    """Return a command of some seconds for each command that takes long."""
+    files = tiny_files()
+    corpus = str(folder / "corpus")
+    grid = ["--wiring", "pre_ln,b2t", "--depth", "1", "--lr", "1e-3", "--steps", "40"]
+    return {
+        "compare": ["compare", *grid, "--seeds", "1", "dim=16", "-o", str(folder / "compare")],
+        "train": ["train", "translate", f"data={corpus}", "dim=16", "depth=1", "steps=300",
+                  "batch_tokens=256", "-o", str(folder / "run")],
+        "data": ["data", "demo", "-o", str(folder / "made"), "--force"],
+        "claims": ["claims", "run", "last_gradient", "shallow_post_ln_is_as_good", "--budget",
+                   "smoke", "-o", str(folder / "claims")],
+        "doctor": ["doctor", "hf:bert"],
+        "fit": ["fit", str(files / "table.csv"), "--target", "y", "-o", str(folder / "fit")],
+        "bench": ["bench", "kernels", "--threads", "1", "--rounds", "1"],
+    }  # fmt: skip
+
+
+def interrupt(arguments, number, delay):
+    """Send a signal to the process group of a command after a delay."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "addnorm", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        preexec_fn=_allow_interrupt,
+    )
+    time.sleep(delay)  # any moment is fine: the test is that none is special
+    if process.poll() is None:
+        os.killpg(process.pid, number)
+    out, err = process.communicate(timeout=300)
+    return Ended(process.returncode, out, err)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("interrupts")
+    command = [sys.executable, "-m", "addnorm", "data", "demo", "-o", str(folder / "corpus")]
+    subprocess.run(command, check=True, capture_output=True)
+    return folder
+
+
+@pytest.mark.slow
+@pytest.mark.cases(2)
+@pytest.mark.parametrize("verb", ["compare", "train", "data", "claims", "doctor", "fit", "bench"])
+def test_interrupt_at_any_moment(folder, verb, case_seed):
+    rng = random.Random(f"{case_seed} {verb}")
+    number = rng.choice([signal.SIGINT, signal.SIGTERM])
+    delay = rng.choice([rng.uniform(0.15, 2), rng.uniform(2, 25)])
+    arguments = long_lines(folder)[verb]
+    ended = interrupt(arguments, number, delay)
+    assert ended.code in (128 + number, 0, 1), (number, delay, ended)
+    check_ending(ended, (verb, f"{number.name} after {delay:.2f} s"))

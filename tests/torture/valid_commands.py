@@ -1,0 +1,76 @@
+"""A valid command line for every command on tiny data; tests change one part of it."""
+
+from functools import cache
+from pathlib import Path
+from tempfile import mkdtemp
+
+import numpy as np
+import typer
+
+from tests.tasks.sample_runs import make_run
+
+TASKS = {"translate": "translate", "generate": "lm", "classify": "classify", "fill-mask": "mlm"}
+"""Task of the run that a command reads."""
+
+
+@cache
+def tiny_files() -> Path:
+    """Return a folder with a text, a table and a fitted estimator."""
+    folder = Path(mkdtemp(prefix="torture"))
+    (folder / "text.txt").write_text("".join(f"ab cab {n}\n" for n in range(40)))
+    rng = np.random.default_rng(0)
+    labels = ["=1+1", "plain", "-x"]
+    rows = (f"{rng.random():.3f},{'xyz'[n % 3]},{labels[n % 3]}\n" for n in range(60))
+    (folder / "table.csv").write_text("a,b,y\n" + "".join(rows))
+    return folder
+
+
+@cache
+def tiny_run(task: str):
+    """Return an untrained run, as `open_run` would."""
+    return make_run(task, Path(mkdtemp(prefix=f"torture-{task}")))
+
+
+def valid_lines() -> dict[tuple[str, ...], list[str]]:
+    """Return the arguments of each command, without its options."""
+    files = tiny_files()
+    text, table = str(files / "text.txt"), str(files / "table.csv")
+    data = str(tiny_run("lm").folder)
+    return {
+        ("list",): ["norms"],
+        ("show",): ["rms"],
+        ("draw",): ["pre_ln", "-o", "blocks.svg"],
+        ("compare",): ["--wiring", "pre_ln", "--lr", "1e-3", "dim=16", "--dry-run"],
+        ("report",): ["nothing"],
+        ("claims", "list"): [],
+        ("claims", "run"): ["last_gradient", "-o", "claims"],
+        ("doctor",): ["nowhere:model"],
+        ("data", "files"): ["--text", text, "-o", "corpus"],
+        ("data", "columns"): [table, "--text", "b", "--label", "y", "-o", "corpus"],
+        ("data", "demo"): ["-o", "corpus"],
+        ("train",): ["lm", f"data={data}", "dim=16", "depth=1", "heads=2", "-o", "run"],
+        ("evaluate",): ["RUN"],
+        ("translate",): ["RUN"],
+        ("generate",): ["RUN"],
+        ("classify",): ["RUN"],
+        ("fill-mask",): ["RUN"],
+        ("fit",): [table, "--target", "y", "-o", "fitted", "max_epochs=1"],
+        ("predict",): ["fitted", table],
+        ("bench",): ["kernels"],
+    }
+
+
+def replace_long_work(monkeypatch, words: tuple[str, ...]) -> None:
+    """Let a command use a tiny run, and stop it before it trains or measures."""
+
+    def stop(*_, **__):
+        raise typer.Exit(0)
+
+    task = TASKS.get(words[0], "lm")
+    monkeypatch.setattr("addnorm.cli.line_io.open_run", lambda folder, device: tiny_run(task))
+    monkeypatch.setattr("addnorm.bench.measure_limits", stop)
+    monkeypatch.setattr("addnorm.claims.run_claims", stop)
+    monkeypatch.setattr("addnorm.tasks.TextTask.make_demo", stop)
+    monkeypatch.setattr("addnorm.train.trainer.Trainer.run", stop)
+    monkeypatch.setattr("addnorm.tabular.TabularTransformerClassifier.fit", stop)
+    monkeypatch.setattr("addnorm.comparison.engines.local._start_server", lambda: None)
