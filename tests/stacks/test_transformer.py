@@ -232,7 +232,7 @@ def test_every_wiring_starts_layers_with_different_weights(wiring):
 
 @pytest.mark.parametrize("call", positions)
 @pytest.mark.parametrize("kind", [Encoder, Decoder])
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(rows=st.lists(st.lists(st.booleans(), min_size=6, max_size=6), min_size=1, max_size=3))
 def test_padded_equals_trimmed_for_any_mask_and_position(call, kind, rows):
     """Padding on the left, on the right or between tokens does not shift positions."""
