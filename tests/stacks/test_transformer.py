@@ -11,6 +11,7 @@ from torch import nn
 
 from addnorm import Decoder, Encoder
 from addnorm.core.errors import ArrangementMismatchError, UserError
+from addnorm.stacks.arrangement import decode_text
 from addnorm.sublayers import KVCache, masks
 from addnorm.sublayers.positions import registry as positions
 from addnorm.wirings import registry as wirings
@@ -477,7 +478,7 @@ def test_embedding_norm_follows_positions():
     x = tokens(2, 5, 12)
     with_positions = stack.positions.add(x, torch.arange(5))
     torch.testing.assert_close(stack(x), bare(stack.embed_norm(with_positions)))
-    assert "embed_norm=rms(eps=1e-05)" in bytes(stack.get_extra_state().tolist()).decode()
+    assert "embed_norm=rms(eps=1e-05)" in decode_text(stack.get_extra_state())
 
 
 def test_windows_alternate_between_layers():

@@ -22,6 +22,7 @@ from addnorm.kernels.dropout import Dropout
 from addnorm.norms.base import check_mask
 from addnorm.norms.base import registry as norms
 from addnorm.stacks import init
+from addnorm.stacks.arrangement import decode_text, encode_text, format_arrangement
 from addnorm.stacks.branch import SublayerBranch, TappedBranch
 from addnorm.stacks.forward_signature import ForwardSignature, as_sublayer
 from addnorm.stacks.taps import Taps
@@ -177,13 +178,18 @@ class Stack(nn.Module):
         return small | {f"wiring.{name}" for name in self.wiring.no_decay()}
 
     def get_extra_state(self) -> Tensor:
-        """Return the arrangement as bytes in a tensor, which every weight format can store."""
-        return torch.tensor(list(_format_arrangement(self.arrangement).encode()), dtype=torch.uint8)
+        """Return the arrangement as a tensor, which every weight format can store."""
+        return encode_text(format_arrangement(self.arrangement))
 
-    def set_extra_state(self, state: Tensor) -> None:
+    def set_extra_state(self, state: Any) -> None:
         """Raise an ArrangementMismatchError if the weights belong to another arrangement."""
-        theirs, ours = bytes(state.tolist()).decode(), _format_arrangement(self.arrangement)
+        if isinstance(state, Tensor) and state.is_meta:
+            return  # without values there is nothing to check
+        is_readable = isinstance(state, Tensor) and state.ndim == 1 and state.numel() > 0
+        theirs = decode_text(state) if is_readable else repr(state)
+        ours = format_arrangement(self.arrangement)
         if theirs != ours:
+            theirs = theirs if theirs.startswith("wiring=") else "no readable arrangement"
             raise ArrangementMismatchError(
                 f"state_dict: expected weights of the arrangement [{ours}], got [{theirs}]; build "
                 "the stack with the arrangement of the weights"
@@ -319,10 +325,3 @@ def _check_sublayers(sublayers: list[nn.Module], kinds: tuple[str, ...]) -> None
             f"sublayers: expected a flat list with {len(kinds)} sub-layers per layer, {kinds}, and "
             f"at least one layer, got {len(sublayers)}"
         )
-
-
-def _format_arrangement(arrangement: dict[str, Any]) -> str:
-    return " ".join(
-        f"{key}={','.join(value) if isinstance(value, list) else value}"
-        for key, value in arrangement.items()
-    )
