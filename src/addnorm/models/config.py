@@ -8,15 +8,25 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from addnorm.core.errors import UserError
-from addnorm.core.validation import format_validation_error
+from addnorm.core.registry import MAX_FACTOR
+from addnorm.core.validation import (
+    MAX_DEPTH,
+    MAX_SIZE,
+    MAX_VOCAB,
+    MAX_WIDTH,
+    format_validation_error,
+)
 from addnorm.norms.base import registry as norms
 from addnorm.stacks.layer_config import LayerConfig
 from addnorm.sublayers.positions import registry as positions
 from addnorm.wirings.base import registry as wirings
 
-Count = Annotated[int, Field(ge=1, strict=True)]
+Count = Annotated[int, Field(ge=1, le=MAX_SIZE, strict=True)]
+Width = Annotated[int, Field(ge=1, le=MAX_WIDTH, strict=True)]
+Depth = Annotated[int, Field(ge=1, le=MAX_DEPTH, strict=True)]
+Vocab = Annotated[int, Field(ge=1, le=MAX_VOCAB, strict=True)]
 Rate = Annotated[float, Field(ge=0, lt=1)]
-PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+PositiveFloat = Annotated[float, Field(gt=0, le=MAX_FACTOR)]
 
 KINDS = ("lm", "prefix_lm", "masked_lm", "seq2seq", "classifier")
 
@@ -33,17 +43,17 @@ class Config(BaseModel):
 
     kind: Literal["lm", "prefix_lm", "masked_lm", "seq2seq", "classifier"]
     """Kind of model, which determines its class and its attention masks."""
-    dim: Count
+    dim: Width
     """Width of the residual stream."""
-    depth: Count
+    depth: Depth
     """Number of layers; of the decoder in a seq2seq model."""
     heads: Count
     """Number of attention heads."""
-    vocab: Count | None = None
+    vocab: Vocab | None = None
     """Vocabulary size; None for images."""
-    source_vocab: Count | None = None
+    source_vocab: Vocab | None = None
     """Size of a separate source vocabulary; None shares the embedding (seq2seq)."""
-    encoder_depth: Count | None = None
+    encoder_depth: Depth | None = None
     """Number of encoder layers; `depth` if None (seq2seq)."""
 
     wiring: str = "pre_ln"
@@ -63,7 +73,7 @@ class Config(BaseModel):
     """Norm of the embedding, after positions are added."""
     embed_scale: PositiveFloat | Literal["sqrt_dim"] = 1.0
     """Factor on the token embedding, before positions are added."""
-    types: int = Field(0, ge=0)
+    types: int = Field(0, ge=0, le=MAX_WIDTH)
     """Number of segment embeddings (BERT); 0 for none."""
     tied: bool = True
     """Whether the output projection shares the token embedding."""

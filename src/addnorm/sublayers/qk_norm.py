@@ -13,7 +13,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from addnorm.core.cards import Card
-from addnorm.core.registry import Positive, Registry
+from addnorm.core.registry import MAX_COUNT, Positive, Registry
 from addnorm.norms.base import make_norm, statistics_dtype
 from addnorm.norms.statistics import l2_normalize
 
@@ -21,7 +21,7 @@ registry: "Registry[QueryKeyNorm]" = Registry("query-key norm")
 register = registry.register
 
 EPS = 1e-6
-Length = Annotated[int, Field(ge=2)]
+Length = Annotated[int, Field(ge=2, le=MAX_COUNT)]
 
 
 class QueryKeyNorm(nn.Module, ABC):

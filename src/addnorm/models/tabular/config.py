@@ -6,7 +6,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from addnorm.core.errors import UserError
 from addnorm.core.validation import format_validation_error
-from addnorm.models.config import Count, Rate
+from addnorm.models.config import Count, Depth, Rate, Width
 
 Rows = Annotated[int, Field(ge=2, strict=True)]
 
@@ -38,9 +38,9 @@ class TableConfig(BaseModel):
     """Norm that the wiring uses, as a call string."""
     numeric: str = "linear"
     """Numeric embedding, as a call string; see `numeric_embeddings.py`."""
-    dim: Count = 64
+    dim: Width = 64
     """Width of the residual stream."""
-    depth: Count = 2
+    depth: Depth = 2
     """Number of layers."""
     heads: Count = 8
     """Number of attention heads."""
