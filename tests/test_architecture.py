@@ -11,6 +11,7 @@ import sys
 from collections import defaultdict
 
 import pytest
+from hypothesis import settings
 
 import addnorm
 from addnorm.norms import registry as norms
@@ -409,3 +410,12 @@ def test_every_card_is_complete(registry):
 
 def test_module_names_are_unique_within_the_import_system():
     assert len(MODULES) == len(FILES) == len({module_name(path) for path in FILES})
+
+
+def test_no_test_has_a_time_limit_for_its_examples():
+    assert settings().deadline is None
+    tests = sorted((ROOT / "tests").rglob("test_*.py"))
+    limited = [
+        path.name for path in tests if re.search(r"deadline=(?!None)[\d.t]", path.read_text())
+    ]
+    assert limited == []

@@ -5,7 +5,7 @@ import math
 import warnings
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from addnorm.core.calls import Call
@@ -25,11 +25,9 @@ literals = st.one_of(
 
 
 def calls(values):
-    """Calls with at least one argument: a nested call without arguments parses as a string."""
     options = st.dictionaries(names, values, max_size=3)
     positional = st.lists(values, max_size=2).map(tuple)
-    made = st.builds(Call, names, options, positional)
-    return made.filter(lambda call: call.options or call.positional)
+    return st.builds(Call, names, options, positional)
 
 
 values = st.recursive(
@@ -41,18 +39,69 @@ values = st.recursive(
 )
 
 
-@given(st.one_of(calls(values), st.builds(Call, names)))
+@given(calls(values))
 def test_formatted_call_parses_to_itself(call):
     assert Call.parse(str(call)) == call
     assert str(Call.parse(str(call))) == str(call)
 
 
-@given(st.text())
-def test_any_text_is_parsed_or_rejected(text):
+FRAGMENTS = [
+    *(
+        "rms",
+        "b2t",
+        "eps",
+        "inner",
+        "ﬁ",
+        "_",
+        "None",
+        "True",
+        "lambda",
+        "not",
+        "if",
+        "for",
+        "yield",
+    ),
+    *("(", ")", "()", "[", "]", "{", "}", ",", "=", ":", ".", "*", "**", "-", "+", "@", ":="),
+    *("1", "0", "1e-6", "1e999", "0x1f", "1j", "1_0", "'a'", '"', "'", "b''", "f'{x}'", "..."),
+    *(" ", "\n", "\t", "\\", "\0", "#", "\ud800", "\ufeff"),
+]
+
+
+@given(st.text() | st.lists(st.sampled_from(FRAGMENTS), max_size=14).map("".join))
+@example("b2t(init=dyt())")
+@example("x(a=[y(), (z(),)])")
+@example("x(a=0x" + "f" * 5000 + ")")
+@example("x(a=-0x" + "f" * 5000 + ")")
+def test_any_text_is_rejected_or_round_trips(text):
     try:
-        assert isinstance(Call.parse(text), Call)
+        call = Call.parse(text)
     except UserError as refusal:
-        assert "rms(eps=1e-6)" in str(refusal) or "literal" in str(refusal)
+        assert str(refusal).isprintable()
+        return
+    assert Call.parse(str(call)) == call
+    assert str(Call.parse(str(call))) == str(call)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "(" * 100_000,
+        "[" * 100_000 + "]" * 100_000,
+        "x(a=" + "[" * 1000 + "]" * 1000 + ")",
+        "x" + "()" * 100_000,
+        "x(y=" * 1000 + "1" + ")" * 1000,
+        "x(a=" + "-" * 100_000 + "1)",
+        "x(a=" + "y." * 100_000 + "z)",
+        "x(a=" + "1+" * 100_000 + "1)",
+        "x(a=" + "not " * 100_000 + "1)",
+    ],
+    ids=lambda text: text[:8],
+)
+def test_deep_nesting_is_rejected_in_one_short_line(text):
+    with pytest.raises(UserError) as caught:
+        Call.parse(text)
+    assert str(caught.value).isprintable()
+    assert len(str(caught.value)) < 2100
 
 
 @pytest.mark.parametrize(

@@ -126,7 +126,7 @@ def test_shards_cover_the_batch(stream, world):
     assert all(shard.count == batch.count and len(shard.inputs) for shard in shards)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(pool=st.integers(40, 4000), count=st.integers(1, 40))
 def test_pool_size_does_not_change_records(tmp_path_factory, pool, count):
     corpus = make_corpus(tmp_path_factory.mktemp("c"), count=count)

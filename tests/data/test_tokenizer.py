@@ -31,7 +31,7 @@ def test_training_texts_round_trip(tokenizer):
     assert tokenizer.decode([[START, *tokenizer.encode(TEXTS[:1])[0], END, PAD]]) == TEXTS[:1]
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.lists(st.text(st.characters(exclude_categories=["Cs"]), max_size=30), max_size=4))
 def test_byte_level_bpe_round_trips_any_text(corpus, texts):
     tokenizer = Tokenizer.train(corpus, "bpe", vocab=270)

@@ -46,7 +46,7 @@ def test_scores_equal_model_log_probabilities(kind, positions, wiring):
                 assert hypothesis.length == len(tokens)
 
 
-@settings(deadline=None, max_examples=8)
+@settings(max_examples=8)
 @given(
     st.sampled_from(["seq2seq", "lm"]),
     st.integers(0, 1000),
@@ -62,7 +62,7 @@ def test_results_do_not_depend_on_batching(kind, seed, search, tokens):
     assert [tokens_with_end(hypotheses) for hypotheses in decode(model, rows, options)] == expected
 
 
-@settings(deadline=None, max_examples=8)
+@settings(max_examples=8)
 @given(st.sampled_from(["seq2seq", "lm"]), st.integers(0, 1000), st.sampled_from(sorted(SEARCHES)))
 def test_limits_hold_and_special_tokens_are_not_generated(kind, seed, search):
     model, rows = make_model(kind, seed % 3), make_sentences(kind, seed)

@@ -24,7 +24,7 @@ KINDS = ["seq2seq", "lm"]
 PENALTIES = [0.0, 0.6, 1.5, "mean"]
 
 
-@settings(deadline=None, max_examples=6)
+@settings(max_examples=6)
 @given(
     st.sampled_from(KINDS),
     st.integers(0, 1000),

@@ -13,7 +13,7 @@ LABELS = ("a", "b", "c", "d")
 
 
 @pytest.mark.peer
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 @given(st.integers(0, 10_000), st.integers(1, 40))
 def test_label_scores_match_scikit_learn(seed, count):
     rng = np.random.default_rng(seed)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import scipy.stats
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from addnorm.core.errors import UserError
@@ -52,7 +52,6 @@ def reference_filter(p, options):
     return [p[token] / total if token in kept else 0.0 for token in range(len(p))]
 
 
-@settings(deadline=None)
 @given(
     st.lists(st.floats(0.01, 1.0), min_size=2, max_size=9),
     st.none() | st.floats(0.3, 3.0),

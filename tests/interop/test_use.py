@@ -159,3 +159,60 @@ def test_unsupported_generation_settings_are_rejected(name, value):
 def test_max_new_tokens_must_be_positive():
     with pytest.raises(UserError, match="max_new_tokens: expected an integer >= 1, got 0"):
         from_hf(tiny_gpt2()).greedy(torch.tensor([[7, 8]]), max_new_tokens=0)
+
+
+def replace_model(ours, **changes):
+    """Replace the model by one of another arrangement with the same tensors."""
+    config = ours.model.config.replace(**changes)
+    model = addnorm.models.build(config)
+    state = {name: v for name, v in ours.model.state_dict().items() if "_extra_state" not in name}
+    model.load_state_dict(state, strict=False)
+    ours.model = model.eval()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"wiring": "post_ln"}, "wiring=pre_ln.*got wiring=post_ln"),
+        ({"norm": "layer(eps=0.1)"}, r"got norm=layer\(eps=0.1\)"),
+        ({"activation": "relu"}, "got activation=relu"),
+        ({"depth": 3}, "depth=2, got depth=3"),
+        ({"embed_scale": 2.0}, "embed_scale=1.0, got embed_scale=2.0"),
+    ],
+)
+def test_to_hf_refuses_a_model_of_another_arrangement(changes, message):
+    ours = from_hf(tiny_gpt2())
+    replace_model(ours, **changes)
+    with pytest.raises(UserError, match=message):
+        ours.to_hf()
+
+
+def test_to_hf_refuses_a_model_whose_modules_were_changed():
+    ours = from_hf(tiny_gpt2())
+    ours.model.decoder.sublayers[1].act = torch.sin
+    with pytest.raises(UserError, match="logits that differ"):
+        ours.to_hf()
+    ours.model = torch.nn.Linear(2, 2)
+    with pytest.raises(UserError, match="expected the attribute model to be an addnorm model"):
+        ours.to_hf()
+
+
+def test_to_hf_accepts_the_same_arrangement_in_other_words():
+    theirs = tiny_gpt2()
+    ours = from_hf(theirs)
+    replace_model(ours, norm="layer( eps=0.00001 )", dropout=0.5)
+    ids = torch.arange(5)[None]
+    torch.testing.assert_close(ours.to_hf()(ids).logits, theirs(ids).logits, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32], ids=str)
+def test_changed_activation_is_noticed_in_every_precision(dtype):
+    theirs = tiny_gpt2().to(dtype)
+    from_hf(theirs)
+    with torch.no_grad():
+        theirs.transformer.h[0].mlp.act = torch.nn.ReLU()
+        theirs.transformer.h[1].mlp.act = torch.nn.ReLU()
+        for block in theirs.transformer.h:  # a difference far below the rounding of logits
+            block.mlp.c_fc.weight.mul_(3)
+    with pytest.raises(UserError, match="logits that differ"):
+        from_hf(theirs)

@@ -36,7 +36,7 @@ def reference_rows(logits, targets, smoothing):
 
 
 @pytest.mark.parametrize("level", LEVELS)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     rows=st.integers(1, 9),
     classes=st.integers(1, 131),

@@ -98,7 +98,7 @@ def run_python(code, **environment):
         [sys.executable, "-W", "error", "-c", code],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
         env=os.environ | environment,
     )
 

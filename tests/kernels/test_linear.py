@@ -33,7 +33,7 @@ def no_minimum_size(monkeypatch):
 
 
 @pytest.mark.parametrize("level", LEVELS)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(rows=ROWS, depth=st.integers(1, 130), columns=st.integers(1, 90), bias=st.booleans())
 def test_few_rows_of_any_width_match_reference(level, rows, depth, columns, bias):
     rows = min(rows, linear.MAX_SMALL_ROWS)
@@ -46,7 +46,7 @@ def test_few_rows_of_any_width_match_reference(level, rows, depth, columns, bias
 
 
 @pytest.mark.parametrize("level", LEVELS)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(rows=ROWS, depth=st.integers(1, 130), columns=WHOLE_BLOCKS, bias=st.booleans())
 def test_any_rows_with_whole_blocks_of_columns_match_reference(level, rows, depth, columns, bias):
     x, weight = randn(rows, depth), randn(columns, depth, seed=1)

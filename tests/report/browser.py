@@ -15,7 +15,7 @@ CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shuti
 needs_browser = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed")
 OPTIONS = ("--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars")
 QUIET = ("--no-first-run", "--disable-background-networking", "--disable-component-update")
-TIMEOUT_SECONDS = 60.0
+TIMEOUT_SECONDS = 600.0
 
 
 class Browser:

@@ -132,7 +132,7 @@ def test_memory_or_target_without_padding():
     torch.testing.assert_close(packed, pair(x, memory=memory, memory_mask=MEMORY_MASK))
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(st.lists(st.integers(0, 7), min_size=1, max_size=5), st.booleans())
 def test_any_lengths(lengths, causal):
     longest = max(*lengths, 1)

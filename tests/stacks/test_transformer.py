@@ -11,6 +11,7 @@ from torch import nn
 
 from addnorm import Decoder, Encoder
 from addnorm.core.errors import ArrangementMismatchError, UserError
+from addnorm.stacks.arrangement import decode_text
 from addnorm.sublayers import KVCache, masks
 from addnorm.sublayers.positions import registry as positions
 from addnorm.wirings import registry as wirings
@@ -232,7 +233,7 @@ def test_every_wiring_starts_layers_with_different_weights(wiring):
 
 @pytest.mark.parametrize("call", positions)
 @pytest.mark.parametrize("kind", [Encoder, Decoder])
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(rows=st.lists(st.lists(st.booleans(), min_size=6, max_size=6), min_size=1, max_size=3))
 def test_padded_equals_trimmed_for_any_mask_and_position(call, kind, rows):
     """Padding on the left, on the right or between tokens does not shift positions."""
@@ -477,7 +478,7 @@ def test_embedding_norm_follows_positions():
     x = tokens(2, 5, 12)
     with_positions = stack.positions.add(x, torch.arange(5))
     torch.testing.assert_close(stack(x), bare(stack.embed_norm(with_positions)))
-    assert "embed_norm=rms(eps=1e-05)" in bytes(stack.get_extra_state().tolist()).decode()
+    assert "embed_norm=rms(eps=1e-05)" in decode_text(stack.get_extra_state())
 
 
 def test_windows_alternate_between_layers():

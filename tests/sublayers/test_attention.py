@@ -256,7 +256,7 @@ def test_visible_per_head():
 
 
 @pytest.mark.parametrize("causal", [False, True])
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(mask=st.lists(st.booleans(), min_size=1, max_size=9).filter(any))
 def test_padded_equals_trimmed(causal, mask):
     """Padding at any index does not change the valid tokens."""

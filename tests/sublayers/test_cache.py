@@ -75,7 +75,7 @@ def test_left_padded_prompts_equal_unpadded_prompts(positions):
         torch.testing.assert_close(steps[row], alone)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(
     positions=st.sampled_from(POSITIONS),
     mask=st.lists(st.lists(st.booleans(), min_size=7, max_size=7), min_size=2, max_size=2),

@@ -104,7 +104,7 @@ def test_rotary_share_keeps_last_features():
     torch.testing.assert_close(rotated[..., :4], reference.rotate(q[..., :4], list(range(5))))
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(i=st.integers(0, 200), j=st.integers(0, 200), shift=st.integers(0, 200))
 def test_rotary_depends_only_on_differences(i, j, shift):
     positions, q, k = make_test_positions("rotary"), tokens(1, 1, 1, 8), tokens(1, 1, 1, 8, seed=9)

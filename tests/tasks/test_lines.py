@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from addnorm.core.errors import UserError
@@ -72,7 +72,7 @@ def test_input_is_read_one_chunk_at_a_time(runs, task):
     assert len(read) == 6
 
 
-@settings(deadline=None, max_examples=10, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=10)
 @given(st.lists(st.text(max_size=12), max_size=5))
 def test_any_text_has_an_output(runs, lines):
     for run in runs.values():

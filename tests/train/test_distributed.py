@@ -67,7 +67,7 @@ def run_and_kill(recipe, out, *, when, processes=1):
         env=os.environ | {"OMP_NUM_THREADS": "1"},
     ) as process:
         path, delay = when
-        limit = time.monotonic() + 120
+        limit = time.monotonic() + 600
         while process.poll() is None and not (out / path).exists():
             assert time.monotonic() < limit, f"{path} was not written"
             time.sleep(0.005)

@@ -189,7 +189,7 @@ def test_standard_deviation_of_initial_weights(name, scheme):
         "torch": lambda rows, columns, ffn: 1 / math.sqrt(3 * columns),
     }[scheme]
     for site, sublayer in zip(stack.plan.sites, stack.sublayers, strict=True):
-        for role, weight in init.iter_weight_roles(sublayer, site.kind):
+        for role, weight in sublayer.roles():
             if role == "bias":
                 assert not weight.any()
                 continue
@@ -227,18 +227,12 @@ def test_seed_keeps_the_global_generator():
 
 def test_plain_modules_are_scaled_in_their_last_matrix():
     ffn = nn.Sequential(nn.Linear(8, 32), nn.GELU(), nn.Linear(32, 8))
-    roles = [role for role, _ in init.iter_weight_roles(ffn, "ffn")]
-    assert roles == ["ffn_in", "ffn_out", "bias", "bias"]
-    roles = [role for role, _ in init.iter_weight_roles(nn.Linear(8, 8), "self")]
-    assert roles == ["out", "bias"]
+    stack = Stack([nn.Linear(8, 8), ffn], dim=8)
+    roles = [role for role, _ in stack.weights()]
+    assert roles == ["out", "bias", "ffn_in", "ffn_out", "bias", "bias"]
 
 
 def test_torch_attention_is_initialized_by_role():
-    attention = nn.MultiheadAttention(8, 2)
-    weights = dict(list(init.iter_weight_roles(attention, "self"))[:4])
-    assert list(weights) == ["query", "key", "value", "out"]
-    assert weights["value"].data_ptr() == attention.in_proj_weight[16:].data_ptr()
-
     class Wrapped(nn.Module):
         def __init__(self):
             super().__init__()
@@ -248,6 +242,10 @@ def test_torch_attention_is_initialized_by_role():
             return self.attention(x, x, x, need_weights=False)[0]
 
     stack = Stack([Wrapped(), nn.Linear(8, 8)], dim=8, wiring="deepnorm(beta=0.001)")
+    weights = dict(list(stack.weights())[:4])
+    assert list(weights) == ["query", "key", "value", "out"]
+    attention = stack.sublayers[0].attention
+    assert weights["value"].data_ptr() == attention.in_proj_weight[16:].data_ptr()
     stack.init_weights(seed=0)
     query, _, value = stack.sublayers[0].attention.in_proj_weight.chunk(3)
     assert query.std() > 100 * value.std()

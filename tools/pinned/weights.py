@@ -16,6 +16,7 @@ from addnorm.models.tabular.numeric_embeddings import registry as numeric_embedd
 from addnorm.norms.base import make_norm
 from addnorm.norms.base import registry as norms
 from addnorm.stacks import Decoder, Encoder
+from addnorm.stacks.arrangement import decode_text
 from addnorm.sublayers.positions import make_positions
 from addnorm.sublayers.positions import registry as positions
 from addnorm.sublayers.qk_norm import registry as qk_norms
@@ -42,7 +43,7 @@ def pin_stack_weights() -> Any:
             own.update(name for name in patterns if name.startswith("wiring."))
             outside.update(name for name in patterns if not name.startswith("wiring."))
             pins[wiring][label] = summarize_state_dict(stack)
-            pins[wiring]["extra state"] = bytes(stack.get_extra_state().tolist()).decode()
+            pins[wiring]["extra state"] = decode_text(stack.get_extra_state())
         pins[wiring]["patterns"] = sorted(own)
     return {"wirings": pins, "patterns outside of wirings": sorted(outside)}
 

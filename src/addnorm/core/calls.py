@@ -15,6 +15,7 @@ from addnorm.core.errors import UserError
 
 CALL_SYNTAX_HINT = "write a name with options, such as rms or rms(eps=1e-6)"
 LITERAL_TYPES = (str, int, float, bool, type(None))
+MAX_INT_BITS = 1024  # Python refuses to format integers of more than 4300 digits
 
 
 @dataclass(frozen=True)
@@ -80,12 +81,17 @@ def _parse_value(node: ast.expr, source: str) -> Any:
     match node:
         case ast.Name():
             return node.id
+        case ast.Constant(value=int() as number) if number.bit_length() > MAX_INT_BITS:
+            raise UserError(
+                f"expected integers of at most {MAX_INT_BITS} bits in a call string, got one of "
+                f"{number.bit_length()}"
+            )
         case ast.Constant() if isinstance(node.value, LITERAL_TYPES):
             return node.value
         case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() | float() as number)) if (
             not isinstance(number, bool)
         ):
-            return -number
+            return -_parse_value(node.operand, source)
         case ast.Tuple():
             return tuple(_parse_value(element, source) for element in node.elts)
         case ast.List():
@@ -113,8 +119,8 @@ def _parse_options(node: ast.Call, source: str) -> dict[str, Any]:
 
 
 def _format_value(value: Any) -> str:
-    if isinstance(value, Call):
-        return str(value)
+    if isinstance(value, Call):  # with parentheses: a bare word would be parsed as a string
+        return str(value) if value.options or value.positional else f"{value.name}()"
     if isinstance(value, tuple):
         elements = [_format_value(element) for element in value]
         return f"({elements[0]},)" if len(elements) == 1 else f"({', '.join(elements)})"

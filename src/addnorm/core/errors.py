@@ -7,9 +7,17 @@ import difflib
 import re
 from collections.abc import Iterable, Sequence
 
+MAX_MESSAGE_LENGTH = 2000
+
 
 class UserError(ValueError):
-    """Invalid input. The command line prints the message as one line and exits with code 2."""
+    """Invalid input. The command line prints the message as one line and exits with code 2.
+
+    The message is one printable line whatever values it quotes, such as tensors or whole files.
+    """
+
+    def __init__(self, message: object = "") -> None:
+        super().__init__(format_one_line(str(message)))
 
 
 class UnknownNameError(UserError):
@@ -26,6 +34,28 @@ class InnerNormsIgnoredWarning(UserWarning):
 
 class WeightsNotInitializedWarning(UserWarning):
     """`init_weights` left weights unchanged because it does not know their role."""
+
+
+class RolesGuessedWarning(UserWarning):
+    """`init_weights` guessed the roles of weights of a plain module."""
+
+
+def format_one_line(text: str) -> str:
+    """Return a text as one printable line of bounded length.
+
+    Line breaks become spaces, other unprintable characters are escaped, and the middle of a long
+    text is left out.
+
+    >>> format_one_line("tensor([[1.],\\n        [2.]])")
+    'tensor([[1.], [2.]])'
+    """
+    text = re.sub(r"\s*[\n\r]\s*", " ", text)
+    if len(text) > MAX_MESSAGE_LENGTH:
+        half = MAX_MESSAGE_LENGTH // 2
+        text = f"{text[:half]} ... {text[-half:]}"
+    return "".join(
+        char if char.isprintable() else char.encode("unicode_escape").decode() for char in text
+    )
 
 
 def closest_names(word: str, known: Iterable[str]) -> list[str]:

@@ -11,6 +11,7 @@ from typing import Any
 
 from addnorm.core.calls import Call
 from addnorm.core.errors import UserError, unknown_name_message
+from addnorm.core.validation import MAX_DEPTH, MAX_WIDTH, check_at_most
 
 ROLES = ("encoder_only", "decoder_only", "encoder", "decoder")
 
@@ -119,6 +120,8 @@ class Plan:
                 not isinstance(value, int) or isinstance(value, bool) or value < 1
             ):
                 raise UserError(f"{name}: expected a whole number from 1, got {value!r}")
+            if value is not None:
+                check_at_most(name, value, MAX_WIDTH if name == "dim" else MAX_DEPTH)
         are_names = isinstance(self.kinds, tuple) and all(
             isinstance(kind, str) for kind in self.kinds
         )

@@ -25,13 +25,21 @@ from addnorm.core.validation import expected_value
 
 T = TypeVar("T")
 
-# Annotations for options. A constructor with `eps: Positive` needs no check of its own.
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-Finite = Annotated[float, Field(allow_inf_nan=False)]
+# Annotations for options. A constructor with `eps: Positive` needs no check of its own. The upper
+# bounds reject mistakes: beyond them float32 overflows, or memory and time are not bounded.
+MAX_FACTOR = 1e6
+MAX_COUNT = 2**20
+Positive = Annotated[float, Field(gt=0, le=MAX_FACTOR)]
+NonNegative = Annotated[float, Field(ge=0, le=MAX_FACTOR)]
+Finite = Annotated[float, Field(ge=-MAX_FACTOR, le=MAX_FACTOR)]
+Epsilon = Annotated[float, Field(ge=1e-37, le=1)]
+"""Addend of a divisor that can be zero; float32 rounds less to zero."""
 Fraction = Annotated[float, Field(ge=0, le=1)]
-Count = Annotated[int, Field(ge=1)]
-NonNegativeInt = Annotated[int, Field(ge=0)]
+Count = Annotated[int, Field(ge=1, le=MAX_COUNT)]
+Width = Annotated[int, Field(ge=1, le=2**17)]
+NonNegativeInt = Annotated[int, Field(ge=0, le=2**53)]
+Base = Annotated[float, Field(gt=1, le=1e15)]
+"""Base of the wavelengths of positions; models for long texts use large ones."""
 INNER_CALL_MARKER = "call string of the same registry"
 InnerCall = Annotated[str, INNER_CALL_MARKER]
 """Option that names another member of the same registry, as in `drop_path(pre_ln)`."""

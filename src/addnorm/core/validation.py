@@ -1,25 +1,52 @@
-"""Bounded numbers of configs, and one-line messages for pydantic validation errors.
+"""Bounds of sizes and counts, and one-line messages for pydantic validation errors.
 
 Counts are bounded because libraries do not reject absurd ones: they overflow, abort the process, or
 run forever.
 """
 
+import os
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 from pydantic import Field, ValidationError
 
-from addnorm.core.errors import closest_names
+from addnorm.core.errors import UserError, closest_names
 
-MAX_COUNT = 2**31 - 1
+# A larger size is a mistake, and torch would fail late or exhaust the memory.
+MAX_WIDTH = 2**17
 MAX_DEPTH = 10_000
-MAX_VOCAB = 2_000_000
+MAX_VOCAB = 2**24
+MAX_SIZE = 2**20
+MAX_COUNT = 2**31 - 1
 
 PositiveInt = Annotated[int, Field(ge=1, le=MAX_COUNT, strict=True)]
 NonNegativeInt = Annotated[int, Field(ge=0, le=MAX_COUNT, strict=True)]
+Size = Annotated[int, Field(ge=1, le=MAX_SIZE, strict=True)]
+"""Size of an axis, or a number of modules."""
+Width = Annotated[int, Field(ge=1, le=MAX_WIDTH, strict=True)]
+"""Number of features."""
 Depth = Annotated[int, Field(ge=1, le=MAX_DEPTH, strict=True)]
 """Number of layers."""
 VocabSize = Annotated[int, Field(ge=1, le=MAX_VOCAB, strict=True)]
+
+
+def check_at_most(name: str, value: int, limit: int) -> None:
+    """Raise `UserError` for a size beyond its limit."""
+    if value > limit:
+        raise UserError(f"{name}: expected at most {limit}, got {value}")
+
+
+def check_memory(what: str, num_bytes: int) -> None:
+    """Raise `UserError` if tensors need more memory than the machine has."""
+    try:
+        available = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, OSError, ValueError):  # not on this platform
+        return
+    if num_bytes > available:
+        raise UserError(
+            f"{what}: expected weights that fit into the memory of {available / 2**30:.3g} GiB, "
+            f'got {num_bytes / 2**30:.3g} GiB; reduce the sizes, or build on device="meta"'
+        )
 
 
 def format_validation_error(error: ValidationError, known: Sequence[str]) -> str:

@@ -35,7 +35,7 @@ from addnorm.interop.families import (
 from addnorm.interop.family import Family, HeadVariant, PositionNumbering, find_family
 from addnorm.interop.greedy import SpecialTokens, greedy_decoder, greedy_seq2seq
 from addnorm.interop.output import Output
-from addnorm.interop.verify import verify_copy
+from addnorm.interop.verify import check_arrangement, verify_copy
 from addnorm.interop.weight_mapping import TensorPair, WeightMapper
 from addnorm.models import (
     Classifier,
@@ -82,6 +82,7 @@ def from_hf(hf_model: Any) -> "HFModel":
     origin = HFOrigin(
         model_class=type(hf_model),
         config=copy.deepcopy(hf_model.config),
+        model_config=config,
         generation_config=copy.deepcopy(getattr(hf_model, "generation_config", None)),
         pairs=tuple(pairs),
         unused_tensors={
@@ -110,6 +111,8 @@ class HFOrigin:
     """Class in transformers."""
     config: Any
     """Config of transformers."""
+    model_config: Config
+    """Config of the addnorm model."""
     generation_config: Any
     """Generation config of transformers, or None."""
     pairs: tuple[TensorPair, ...]
@@ -292,8 +295,14 @@ class HFModel(nn.Module):
         )
 
     def to_hf(self) -> Any:
-        """Return a model of the original class and config with a copy of the current weights."""
+        """Return a model of the original class and config with a copy of the current weights.
+
+        Raises:
+            UserError: the attribute `model` was replaced or changed, so that the original class
+                does not compute the same outputs
+        """
         origin = self.origin
+        check_arrangement(self.model, origin.model_config, origin.model_class.__name__)
         names = {pair.theirs for pair in origin.pairs}
         hf_model = origin.model_class(copy.deepcopy(origin.config))
         if names != set(
@@ -315,6 +324,7 @@ class HFModel(nn.Module):
         hf_model.load_state_dict(state | weights, assign=True)
         if origin.generation_config is not None:
             hf_model.generation_config = copy.deepcopy(origin.generation_config)
+        verify_copy(hf_model, self)
         return hf_model.train(self.training)
 
 

@@ -1,5 +1,6 @@
 """Verification of a converted model: its outputs on a small input must match the original's."""
 
+import copy
 from typing import Any
 
 import torch
@@ -7,11 +8,16 @@ from torch import Tensor
 
 from addnorm.core.errors import UserError
 from addnorm.measure.isolation import eval_mode
-from addnorm.models import Config
+from addnorm.models import Config, Model, build
 
-TOLERANCE = {torch.float64: 1e-3, torch.float32: 1e-3}
-HALF_PRECISION_TOLERANCE = 0.1
-"""Largest allowed difference, relative to the largest output, by dtype and for half precision."""
+CALL_FIELDS = (
+    *("wiring", "norm", "encoder_wiring", "encoder_norm", "positions", "embed_norm", "qk_norm"),
+)
+"""Fields of a config that arrangements contain in canonical form."""
+RATE_FIELDS = ("dropout", "attention_dropout", "activation_dropout")
+HALF_PRECISION = {torch.float16, torch.bfloat16}
+TOLERANCE = 1e-4
+"""Largest allowed difference, relative to the largest output; float32 rounds to far less."""
 
 
 @torch.no_grad()
@@ -19,13 +25,21 @@ def verify_copy(theirs: Any, ours: Any) -> None:
     """Raise `UserError` if a converted model's outputs differ from the original's.
 
     Config and tensors may match and the outputs still differ: a module, a hook or the config may
-    have been changed after the original was built.
+    have been changed after the original was built. Models in half precision are compared as
+    float32 copies: their rounding errors would hide such a change.
 
     Args:
         theirs: original model
         ours: `HFModel` converted from it
     """
     weight = next(iter(theirs.parameters()))
+    tolerance = TOLERANCE
+    for dtype in {each.dtype for each in theirs.parameters()} & HALF_PRECISION:
+        # Constants such as rotary frequencies stay as rounded as model.half() has made them.
+        tolerance = max(tolerance, torch.finfo(dtype).eps)
+    if tolerance > TOLERANCE:
+        theirs, ours = copy.deepcopy(theirs).float(), copy.deepcopy(ours).float()
+        weight = weight.float()
     inputs = _make_inputs(ours.config, weight)
     class_name = type(theirs).__name__
     with eval_mode(theirs), eval_mode(ours):
@@ -39,14 +53,49 @@ def verify_copy(theirs: Any, ours: Any) -> None:
         actual = ours(**inputs)
     name = "logits" if getattr(expected, "logits", None) is not None else "last_hidden_state"
     their_output, our_output = getattr(expected, name).double(), getattr(actual, name).double()
-    tolerance = TOLERANCE.get(weight.dtype, HALF_PRECISION_TOLERANCE)
-    allowed = tolerance * max(1.0, their_output.abs().max().item())
+    allowed = tolerance * their_output.abs().max().item()
     difference = (their_output - our_output).abs().max().item()
     if not difference <= allowed:
         raise UserError(
             f"expected {class_name} as its config describes it, got {name} that differ by up to "
             f"{difference:.2g}; check for modules or hooks that were changed after it was built"
         )
+
+
+def check_arrangement(model: Any, expected: Config, class_name: str) -> None:
+    """Raise `UserError` if a converted model was replaced by one that computes something else.
+
+    Args:
+        model: attribute `model` of an `HFModel`
+        expected: config of the model that `from_hf` built
+        class_name: class of the original
+    """
+    if not isinstance(model, Model):
+        raise UserError(
+            f"to_hf: expected the attribute model to be an addnorm model, got "
+            f"{type(model).__name__}"
+        )
+    theirs = _describe_model(build(expected, device="meta"))
+    ours = _describe_model(model)
+    for name, value in theirs.items():
+        if ours.get(name) != value:
+            raise UserError(
+                f"to_hf: expected the arrangement of {class_name}, {name}={value}, got "
+                f"{name}={ours.get(name)}; use model.save(folder) for another arrangement"
+            )
+
+
+def _describe_model(model: Model) -> dict[str, Any]:
+    """Return what a model computes in evaluation, with call strings in canonical form."""
+    fields = {
+        name: value
+        for name, value in model.config.model_dump().items()
+        if name not in CALL_FIELDS and name not in RATE_FIELDS
+    }
+    for index, stack in enumerate(model.stacks):
+        prefix = f"stacks[{index}]." if len(model.stacks) > 1 else ""
+        fields |= {f"{prefix}{name}": value for name, value in stack.arrangement.items()}
+    return fields
 
 
 def _make_inputs(config: Config, weight: Tensor) -> dict[str, Tensor]:

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 
 from addnorm.core.errors import UserError
+from addnorm.core.validation import check_memory
 from addnorm.models.base import CONFIG_FILE, Model
 from addnorm.models.classifier import Classifier
 from addnorm.models.config import Config
@@ -53,6 +54,8 @@ def build(
     with torch.device("meta"):  # so that weights are initialized once, by init_weights
         model = MODELS[config.kind](config)
     device = torch.device(device or "cpu")
+    if device.type == "cpu":
+        check_memory("build", sum(each.numel() * each.itemsize for each in model.parameters()))
     return model if device.type == "meta" else model.to_empty(device=device).init_weights(seed=seed)
 
 

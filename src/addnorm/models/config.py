@@ -8,15 +8,22 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from addnorm.core.errors import UserError
-from addnorm.core.validation import Depth, VocabSize, format_validation_error
-from addnorm.core.validation import PositiveInt as Count
+from addnorm.core.registry import MAX_FACTOR
+from addnorm.core.validation import (
+    MAX_WIDTH,
+    Depth,
+    Size,
+    VocabSize,
+    Width,
+    format_validation_error,
+)
 from addnorm.norms.base import registry as norms
 from addnorm.stacks.layer_config import LayerConfig
 from addnorm.sublayers.positions import registry as positions
 from addnorm.wirings.base import registry as wirings
 
 Rate = Annotated[float, Field(ge=0, lt=1)]
-PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+PositiveFloat = Annotated[float, Field(gt=0, le=MAX_FACTOR)]
 
 KINDS = ("lm", "prefix_lm", "masked_lm", "seq2seq", "classifier")
 
@@ -33,11 +40,11 @@ class Config(BaseModel):
 
     kind: Literal["lm", "prefix_lm", "masked_lm", "seq2seq", "classifier"]
     """Kind of model, which determines its class and its attention masks."""
-    dim: Count
+    dim: Width
     """Width of the residual stream."""
     depth: Depth
     """Number of layers; of the decoder in a seq2seq model."""
-    heads: Count
+    heads: Size
     """Number of attention heads."""
     vocab: VocabSize | None = None
     """Vocabulary size; None for images."""
@@ -63,7 +70,7 @@ class Config(BaseModel):
     """Norm of the embedding, after positions are added."""
     embed_scale: PositiveFloat | Literal["sqrt_dim"] = 1.0
     """Factor on the token embedding, before positions are added."""
-    types: int = Field(0, ge=0)
+    types: int = Field(0, ge=0, le=MAX_WIDTH)
     """Number of segment embeddings (BERT); 0 for none."""
     tied: bool = True
     """Whether the output projection shares the token embedding."""
@@ -76,13 +83,13 @@ class Config(BaseModel):
     head_layer: bool = False
     """Whether linear layer, activation and norm precede the output projection (masked_lm)."""
 
-    ffn_dim: Count | None = None
+    ffn_dim: Size | None = None
     """Hidden width of the feed-forward; a multiple of `dim` that fits the activation if None."""
     activation: str = "relu"
     """Activation of the feed-forward."""
-    kv_heads: Count | None = None
+    kv_heads: Size | None = None
     """Number of key-value heads; `heads` if None."""
-    head_dim: Count | None = None
+    head_dim: Size | None = None
     """Width of a head; dim / heads if None."""
     qk_norm: str = "none"
     """Query-key norm, as a call string."""
@@ -96,10 +103,10 @@ class Config(BaseModel):
     """Factor on query-key products; 1 / sqrt(head_dim) if None."""
     cap: PositiveFloat | None = None
     """Soft cap of the attention logits."""
-    window: Count | tuple[Count | None, ...] | None = None
+    window: Size | tuple[Size | None, ...] | None = None
     """Window of self-attention in tokens; a tuple is repeated over the layers."""
 
-    classes: Count | None = None
+    classes: Size | None = None
     """Number of classes; None returns the hidden states (classifier)."""
     pooling: Literal["cls", "mean"] = "cls"
     """Pooling of a sequence: its first token, or the mean of valid tokens (classifier)."""
@@ -107,13 +114,13 @@ class Config(BaseModel):
     """Whether a linear layer and an activation follow the pooling (BERT)."""
     pooler_activation: Literal["tanh", "relu", "gelu"] = "tanh"
     """Activation of the pooler: tanh in BERT, relu in DistilBERT, gelu in ELECTRA."""
-    image: Count | None = None
+    image: Size | None = None
     """Side of an image in pixels; None for tokens (classifier)."""
-    patch: Count | None = None
+    patch: Size | None = None
     """Side of a patch in pixels."""
-    channels: Count = 3
+    channels: Size = 3
     """Number of image channels."""
-    class_tokens: Count = 1
+    class_tokens: Size = 1
     """Number of learned tokens before the patches; the first is pooled (DeiT has 2)."""
 
     dropout: Rate = 0.0

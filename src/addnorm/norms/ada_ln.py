@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from addnorm.core.cards import Card
 from addnorm.core.errors import UserError
-from addnorm.core.registry import Count, NonNegative
+from addnorm.core.registry import NonNegative, Width
 from addnorm.norms.base import Norm, register
 
 
@@ -47,7 +47,7 @@ class AdaLN(Norm):
 
     # NOTE[DIFF]: adaLN-Zero's gates multiply the branch, which belongs to the wiring; this norm has
     # only its modulation, starting at zero.
-    def __init__(self, dim: int, *, cond_dim: Count | None = None, eps: NonNegative = 1e-6) -> None:
+    def __init__(self, dim: int, *, cond_dim: Width | None = None, eps: NonNegative = 1e-6) -> None:
         super().__init__(dim)
         self.cond_dim, self.eps = dim if cond_dim is None else cond_dim, eps
         self.weight = nn.Parameter(torch.empty(2 * dim, self.cond_dim))

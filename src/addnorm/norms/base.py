@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from addnorm.core.calls import Call
 from addnorm.core.errors import UserError
 from addnorm.core.registry import Registry
+from addnorm.core.validation import MAX_SIZE, check_at_most
 from addnorm.kernels.add_norm.reference import NormParams
 
 registry: "Registry[Norm]" = Registry("norm")
@@ -24,6 +25,7 @@ def make_norm(call: "str | Call", dim: int) -> "Norm":
     """
     if not isinstance(dim, int) or isinstance(dim, bool) or dim < 1:
         raise UserError(f"dim: expected a whole number from 1, got {dim!r}")
+    check_at_most("dim", dim, MAX_SIZE)
     return registry.make(call, dim)
 
 

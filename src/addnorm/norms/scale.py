@@ -6,6 +6,7 @@ from torch import Tensor, nn
 from addnorm.core.cards import Card
 from addnorm.core.registry import Positive
 from addnorm.norms.base import Norm, register
+from addnorm.norms.statistics import l2_normalize
 
 
 @register(
@@ -38,6 +39,8 @@ class ScaleNorm(Norm):
 
     gain = "g"
 
+    # NOTE[DIFF]: a token of zeros gets no gradient; by the formula it would be g / eps, which
+    # overflows float16.
     def __init__(self, dim: int, *, eps: Positive = 1e-5) -> None:
         super().__init__(dim)
         self.eps = eps
@@ -49,5 +52,4 @@ class ScaleNorm(Norm):
         nn.init.constant_(self.g, self.dim**0.5)
 
     def normalize(self, x: Tensor, mask: Tensor | None, cond: Tensor | None) -> Tensor:
-        length = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
-        return self.g * x / length.clamp_min(self.eps)
+        return self.g * l2_normalize(x, eps=self.eps)

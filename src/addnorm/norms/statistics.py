@@ -5,6 +5,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from addnorm.norms.base import statistics_dtype
+
 VarMode = Literal["biased", "unbiased"]
 EpsMode = Literal["inside", "outside"]
 
@@ -36,10 +38,12 @@ def standard_deviation(centered: Tensor, *, var: VarMode, eps: float, eps_mode: 
 def l2_normalize(x: Tensor, dim: int = -1, eps: float = 1e-12) -> Tensor:
     """Return x / max(|x|, eps); a zero vector stays zero and gets no gradient.
 
-    Its gradient would be 1 / eps and would be amplified by every norm.
+    Its gradient would be 1 / eps and would be amplified by every norm. Lengths are computed in
+    float32 or float64: in float16 a square overflows at 256 and eps is rounded to zero.
     """
-    length = torch.linalg.vector_norm(x, dim=dim, keepdim=True)
-    return torch.where(length > 0, x / length.clamp_min(eps), 0.0)
+    wide = x.to(statistics_dtype(x))
+    length = torch.linalg.vector_norm(wide, dim=dim, keepdim=True)
+    return torch.where(length > 0, wide / length.clamp_min(eps), 0.0).to(x.dtype)
 
 
 def mask_padding(x: Tensor, mask: Tensor | None) -> Tensor:

@@ -1,16 +1,13 @@
 """Weight initialization: standard deviation by scheme and role, times the wiring's gain."""
 
 import math
-import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils.parametrize import ParametrizationList
 
-from addnorm.core.errors import UserError, WeightsNotInitializedWarning, unknown_name_message
+from addnorm.core.errors import UserError, unknown_name_message
 from addnorm.norms.base import Norm
-from addnorm.stacks.forward_signature import as_sublayer
 from addnorm.sublayers.base import Sublayer
 from addnorm.sublayers.positions import Positions
 from addnorm.wirings.base import Wiring, WiringModule
@@ -65,8 +62,18 @@ ROLES = (*ATTENTION_ROLES, *FEED_FORWARD_ROLES, "embed", "bias")
 
 
 @torch.no_grad()
-def init_weight_(weight: Tensor, *, scheme: str, role: str, gain: float = 1.0) -> None:
-    """Fill a weight in place by scheme and role. A gain of 0 gives zeros."""
+def init_weight_(
+    weight: Tensor, *, scheme: str, role: str, gain: float = 1.0, rows: int | None = None
+) -> None:
+    """Fill a weight in place by scheme and role. A gain of 0 gives zeros.
+
+    Args:
+        weight: (rows, ...) weight or rows of one
+        scheme: a key of `SCHEMES`
+        role: one of `ROLES`
+        gain: factor of the standard deviation
+        rows: output features of the matrix, if the weight is a part of it
+    """
     if scheme not in SCHEMES:
         raise UserError(unknown_name_message("scheme", scheme, SCHEMES))
     if role not in ROLES:
@@ -84,62 +91,10 @@ def init_weight_(weight: Tensor, *, scheme: str, role: str, gain: float = 1.0) -
         if role in FEED_FORWARD_ROLES
         else embed
     )
-    rows, columns = weight.flatten(1).shape
+    columns = weight.flatten(1).shape[1]
+    rows = weight.shape[0] if rows is None else rows
     dim = rows if role in ("out", "ffn_out") else columns
     fill(weight, gain * std(rows, columns, dim))
-
-
-def iter_weight_roles(sublayer: nn.Module, kind: str) -> Iterator[tuple[str, Tensor]]:
-    """Yield the weights of a sub-layer with their roles.
-
-    A `Sublayer` declares them. For a plain module this rule applies: the last matrix writes to the
-    stream (`out`, or `ffn_out` in kind "ffn"), all earlier ones are `value` or `ffn_in`, vectors
-    named "bias" are biases, and other parameters are skipped. torch.nn.MultiheadAttention is split
-    into query, key, value and out.
-    """
-    described = as_sublayer(sublayer)
-    if described is not None:
-        yield from described.roles()
-        return
-    fused = [module for module in sublayer.modules() if isinstance(module, nn.MultiheadAttention)]
-    parts = {id(part) for module in fused for part in module.modules()}
-    for module in fused:
-        yield from _iter_fused_roles(module)
-    others = [module for module in sublayer.modules() if id(module) not in parts]
-    unknown = [module for module in others if isinstance(module, nn.RNNBase | ParametrizationList)]
-    if unknown:
-        warnings.warn(
-            f"{type(unknown[0]).__name__} in {type(sublayer).__name__} has weights whose roles are "
-            "not known; they are not initialized. Derive the sub-layer from "
-            "addnorm.sublayers.Sublayer and return them in roles()",
-            WeightsNotInitializedWarning,
-            stacklevel=2,
-        )
-    own = [
-        (name, parameter)
-        for module in others
-        if module not in unknown
-        for name, parameter in module.named_parameters(recurse=False)
-    ]
-    matrices = [parameter for _, parameter in own if parameter.ndim >= 2]
-    inner, output = ("ffn_in", "ffn_out") if kind == "ffn" else ("value", "out")
-    last = None if fused or unknown or not matrices else matrices[-1]
-    for parameter in matrices:
-        yield (output if parameter is last else inner), parameter
-    yield from (
-        ("bias", parameter) for name, parameter in own if name == "bias" and parameter.ndim < 2
-    )
-
-
-def _iter_fused_roles(attention: nn.MultiheadAttention) -> Iterator[tuple[str, Tensor]]:
-    if attention.in_proj_weight is None:
-        separate = (attention.q_proj_weight, attention.k_proj_weight, attention.v_proj_weight)
-        yield from zip(("query", "key", "value"), separate, strict=True)
-    else:
-        yield from zip(("query", "key", "value"), attention.in_proj_weight.chunk(3), strict=True)
-    yield "out", attention.out_proj.weight
-    biases = (attention.in_proj_bias, attention.out_proj.bias)
-    yield from (("bias", bias) for bias in biases if bias is not None)
 
 
 def reset_all_parameters(module: nn.Module) -> None:

@@ -9,6 +9,7 @@ from torch import nn
 from addnorm.core.errors import UserError, unknown_name_message
 from addnorm.sublayers import CrossAttention, FeedForward, SelfAttention
 from addnorm.sublayers.base import check_bool, check_dropout, check_positive_int
+from addnorm.sublayers.feedforward import GATED_ACTIVATIONS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,6 +63,17 @@ class LayerConfig:
             if name not in known:
                 raise UserError(unknown_name_message(f"option of {stack}", name, known))
         return cls(**options)
+
+    def count_weights(self, kinds: tuple[str, ...], *, dim: int, heads: int) -> int:
+        """Return the number of weights in the matrices of one layer, without building it."""
+        head_dim = max(1, dim // heads) if self.head_dim is None else self.head_dim
+        for name in ("head_dim", "kv_heads"):
+            if getattr(self, name) is not None:
+                check_positive_int(name, getattr(self, name))
+        attention = 2 * dim * head_dim * (heads + (self.kv_heads or heads))
+        gates = 2 if self.activation in GATED_ACTIVATIONS else 1
+        ffn = (1 + gates) * dim * (self.ffn_dim or -(-8 * dim // (1 + gates)))
+        return sum(ffn if kind == "ffn" else attention for kind in kinds)
 
     def build_layer(
         self, number: int, kinds: tuple[str, ...], *, dim: int, heads: int, causal: bool

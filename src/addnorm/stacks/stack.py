@@ -9,7 +9,7 @@ with its arguments and dropout. By default a step is
 between `wiring.open(x)` and `wiring.close(state)`.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -22,8 +22,10 @@ from addnorm.kernels.dropout import Dropout
 from addnorm.norms.base import check_mask
 from addnorm.norms.base import registry as norms
 from addnorm.stacks import init
+from addnorm.stacks.arrangement import decode_text, encode_text, format_arrangement
 from addnorm.stacks.branch import SublayerBranch, TappedBranch
 from addnorm.stacks.forward_signature import ForwardSignature, as_sublayer
+from addnorm.stacks.roles import StackRoles
 from addnorm.stacks.taps import Taps
 from addnorm.wirings.base import Branch, Observer, State, Wiring
 from addnorm.wirings.base import registry as wirings
@@ -37,7 +39,8 @@ class Stack(nn.Module):
     `sublayers` is a flat list with `len(kinds)` sub-layers per layer. Any module from tensor to
     tensor can be one. The stack passes mask, memory, cache and other arguments of its call only to
     sub-layers whose `forward` names them. Weights are not changed before `init_weights()` is
-    called.
+    called. `roles` declares what weights of plain modules are for (`stacks/declared_roles.py`);
+    the others are found by running the modules on random tokens.
 
     Masks are True at valid tokens. If the attribute `recompute` is True, activations inside
     sub-layers are recomputed in the backward instead of saved: less memory, same numbers. If
@@ -60,6 +63,7 @@ class Stack(nn.Module):
         role: str = "encoder_only",
         other_depth: int | None = None,
         dropout: float = 0.0,
+        roles: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__()
         kinds = (kinds,) if isinstance(kinds, str) else tuple(kinds)
@@ -85,6 +89,7 @@ class Stack(nn.Module):
         self.taps = Taps(len(sublayers))
         self.recompute = False
         self.stream: torch.dtype | None = None
+        self._roles = StackRoles(self.sublayers, self.plan, roles or {})
         self._signatures = [ForwardSignature.from_module(module) for module in sublayers]
         self._check_plugs()
 
@@ -147,12 +152,13 @@ class Stack(nn.Module):
                 torch.manual_seed(seed)
             init.reset_all_parameters(self)
             for site, sublayer in zip(self.plan.sites, self.sublayers, strict=True):
-                for role, weight in init.iter_weight_roles(sublayer, site.kind):
+                for part in self._roles.iter_weights(site, sublayer):
                     init.init_weight_(
-                        weight,
+                        part.weight,
                         scheme=scheme or self.wiring.scheme,
-                        role=role,
-                        gain=self.wiring.gain(role, site),
+                        role=part.role,
+                        gain=self.wiring.gain(part.role, site),
+                        rows=part.rows,
                     )
             self.after_step()
         return self
@@ -163,9 +169,10 @@ class Stack(nn.Module):
             self.wiring.after_step(self.weights())
 
     def weights(self) -> Iterator[tuple[str, Tensor]]:
-        """Yield (role, weight) of every sub-layer, in order."""
+        """Yield (role, weight) of every sub-layer, in order; parts of fused weights as views."""
         for site, sublayer in zip(self.plan.sites, self.sublayers, strict=True):
-            yield from init.iter_weight_roles(sublayer, site.kind)
+            for part in self._roles.iter_weights(site, sublayer):
+                yield part.role, part.weight
 
     def no_decay(self) -> set[str]:
         """Return the names of parameters without weight decay: norms, scales, gates, biases."""
@@ -177,13 +184,18 @@ class Stack(nn.Module):
         return small | {f"wiring.{name}" for name in self.wiring.no_decay()}
 
     def get_extra_state(self) -> Tensor:
-        """Return the arrangement as bytes in a tensor, which every weight format can store."""
-        return torch.tensor(list(_format_arrangement(self.arrangement).encode()), dtype=torch.uint8)
+        """Return the arrangement as a tensor, which every weight format can store."""
+        return encode_text(format_arrangement(self.arrangement))
 
-    def set_extra_state(self, state: Tensor) -> None:
+    def set_extra_state(self, state: Any) -> None:
         """Raise an ArrangementMismatchError if the weights belong to another arrangement."""
-        theirs, ours = bytes(state.tolist()).decode(), _format_arrangement(self.arrangement)
+        if isinstance(state, Tensor) and state.is_meta:
+            return  # without values there is nothing to check
+        is_readable = isinstance(state, Tensor) and state.ndim == 1 and state.numel() > 0
+        theirs = decode_text(state) if is_readable else repr(state)
+        ours = format_arrangement(self.arrangement)
         if theirs != ours:
+            theirs = theirs if theirs.startswith("wiring=") else "no readable arrangement"
             raise ArrangementMismatchError(
                 f"state_dict: expected weights of the arrangement [{ours}], got [{theirs}]; build "
                 "the stack with the arrangement of the weights"
@@ -319,10 +331,3 @@ def _check_sublayers(sublayers: list[nn.Module], kinds: tuple[str, ...]) -> None
             f"sublayers: expected a flat list with {len(kinds)} sub-layers per layer, {kinds}, and "
             f"at least one layer, got {len(sublayers)}"
         )
-
-
-def _format_arrangement(arrangement: dict[str, Any]) -> str:
-    return " ".join(
-        f"{key}={','.join(value) if isinstance(value, list) else value}"
-        for key, value in arrangement.items()
-    )

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from addnorm.core.errors import UserError
+from addnorm.core.validation import MAX_DEPTH, MAX_WIDTH, check_memory
 from addnorm.norms.base import Norm, make_norm
 from addnorm.norms.base import registry as norms
 from addnorm.stacks.layer_config import LayerConfig
@@ -49,10 +50,15 @@ class TransformerStack(Stack):
         other_depth: int | None = None,
         **layer_options: Any,
     ) -> None:
-        check_positive_int("depth", depth)
+        check_positive_int("depth", depth, max_value=MAX_DEPTH)
+        check_positive_int("dim", dim, max_value=MAX_WIDTH)
+        check_positive_int("heads", heads)
         causal, paired = self.side == "decoder", other_depth is not None
         kinds = ("self", "cross", "ffn") if causal and paired else ("self", "ffn")
         config = LayerConfig.from_options(type(self).__name__, layer_options)
+        if torch.get_default_device().type != "meta":
+            num_weights = depth * config.count_weights(kinds, dim=dim, heads=heads)
+            check_memory(type(self).__name__, num_weights * torch.get_default_dtype().itemsize)
         widths: dict[str, Any] = {"dim": dim, "heads": heads, "causal": causal}
         layers = [config.build_layer(number, kinds, **widths) for number in range(depth)]
         super().__init__(

@@ -11,6 +11,8 @@ from torch import Tensor, nn
 
 from addnorm.core.errors import UserError
 from addnorm.core.plan import Plugs, Shape
+from addnorm.core.registry import MAX_FACTOR
+from addnorm.core.validation import MAX_SIZE, check_at_most
 
 
 class Sublayer(nn.Module, ABC):
@@ -59,10 +61,22 @@ def init_normal_(weight: Tensor, std: float) -> None:
         nn.init.normal_(weight, std=std)
 
 
-def check_positive_int(name: str, value: object, *, min_value: int = 1) -> None:
-    """Raise a UserError unless the value is an integer of at least `min_value`."""
+def check_positive_int(
+    name: str, value: object, *, min_value: int = 1, max_value: int = MAX_SIZE
+) -> None:
+    """Raise a UserError unless the value is an integer from `min_value` to `max_value`."""
     if not isinstance(value, int) or isinstance(value, bool) or value < min_value:
         raise UserError(f"{name}: expected an integer of at least {min_value}, got {value!r}")
+    check_at_most(name, value, max_value)
+
+
+def check_positive_number(name: str, value: object) -> None:
+    """Raise a UserError unless the value is a positive number, at most `MAX_FACTOR`."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or not 0 < value <= MAX_FACTOR:  # type: ignore[operator]
+        raise UserError(
+            f"{name}: expected a positive number, at most {MAX_FACTOR:g}, got {value!r}"
+        )
 
 
 def check_dropout(name: str, value: float) -> None:

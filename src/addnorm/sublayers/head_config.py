@@ -3,7 +3,12 @@
 from dataclasses import dataclass
 
 from addnorm.core.errors import UserError
-from addnorm.sublayers.base import check_bool, check_dropout, check_positive_int
+from addnorm.sublayers.base import (
+    check_bool,
+    check_dropout,
+    check_positive_int,
+    check_positive_number,
+)
 from addnorm.sublayers.qk_norm import registry as qk_norms
 
 
@@ -38,7 +43,7 @@ class HeadConfig:
 
     def __post_init__(self) -> None:
         for name in ("dim", "heads", "kv_heads", "head_dim", "memory_dim"):
-            if getattr(self, name) is not None:
+            if name in ("dim", "heads") or getattr(self, name) is not None:
                 check_positive_int(name, getattr(self, name))
         check_positive_int("persistent", self.persistent, min_value=0)
         check_dropout("dropout", self.dropout)
@@ -46,9 +51,8 @@ class HeadConfig:
         if self.out_bias is not None:
             check_bool("out_bias", self.out_bias)
         for name in ("scale", "cap"):
-            value = getattr(self, name)
-            if value is not None and not 0 < value < float("inf"):
-                raise UserError(f"{name}: expected a positive number, got {value!r}")
+            if getattr(self, name) is not None:
+                check_positive_number(name, getattr(self, name))
         kv_heads = self.heads if self.kv_heads is None else self.kv_heads
         if self.heads % kv_heads:
             raise UserError(f"kv_heads: expected a divisor of heads={self.heads}, got {kv_heads}")

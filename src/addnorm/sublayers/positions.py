@@ -15,11 +15,11 @@ from torch import Tensor, nn
 from addnorm.core.calls import Call
 from addnorm.core.cards import Card
 from addnorm.core.errors import UserError
-from addnorm.core.registry import Count, Positive, Registry
+from addnorm.core.registry import MAX_COUNT, Base, Count, Registry
 from addnorm.sublayers.base import check_positive_int, init_normal_
 from addnorm.sublayers.head_config import split_dim
 
-Index = Annotated[int, Field(ge=0)]
+Index = Annotated[int, Field(ge=0, le=MAX_COUNT)]
 
 registry: "Registry[Positions]" = Registry("position")
 register = registry.register
@@ -152,7 +152,7 @@ class SinusoidalPositions(Positions):
         head_dim: int,
         causal: bool,
         *,
-        base: Positive = 10000.0,
+        base: Base = 10000.0,
         layout: Literal["interleaved", "half"] = "interleaved",
         steps: Literal["open", "closed"] = "open",
         silent: Index | None = None,

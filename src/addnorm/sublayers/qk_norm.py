@@ -9,19 +9,19 @@ from abc import ABC, abstractmethod
 from typing import Annotated
 
 import torch
-import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
 from addnorm.core.cards import Card
-from addnorm.core.registry import Positive, Registry
+from addnorm.core.registry import MAX_COUNT, Positive, Registry
 from addnorm.norms.base import make_norm, statistics_dtype
+from addnorm.norms.statistics import l2_normalize
 
 registry: "Registry[QueryKeyNorm]" = Registry("query-key norm")
 register = registry.register
 
 EPS = 1e-6
-Length = Annotated[int, Field(ge=2)]
+Length = Annotated[int, Field(ge=2, le=MAX_COUNT)]
 
 
 class QueryKeyNorm(nn.Module, ABC):
@@ -97,7 +97,7 @@ class L2QueryKeyNorm(QueryKeyNorm):
     logit_scale = 1.0
 
     # NOTE[DIFF]: vectors are divided by their length or 1e-6, whichever is larger (released code:
-    # 1e-12), which bounds the gradient at a zero vector.
+    # 1e-12), which bounds the gradient near a zero vector; a zero vector itself gets none.
     def __init__(self, heads: int, key_heads: int, head_dim: int, *, length: Length = 75) -> None:
         super().__init__(heads, key_heads, head_dim)
         self.length = length
@@ -142,7 +142,7 @@ class CosineQueryKeyNorm(QueryKeyNorm):
     key_bias = False
 
     # NOTE[DIFF]: vectors are divided by their length or 1e-6, whichever is larger (released code:
-    # 1e-12), which bounds the gradient at a zero vector.
+    # 1e-12), which bounds the gradient near a zero vector; a zero vector itself gets none.
     def __init__(self, heads: int, key_heads: int, head_dim: int) -> None:
         super().__init__(heads, key_heads, head_dim)
         self.s = nn.Parameter(torch.empty(heads, 1, 1))
@@ -254,4 +254,5 @@ class HeadLayer(_PairedNorms):
 
 
 def _l2_normalize(x: Tensor) -> Tensor:
-    return F.normalize(x.to(statistics_dtype(x)), dim=-1, eps=EPS)
+    """Return x / max(|x|, EPS) in float32 or float64."""
+    return l2_normalize(x.to(statistics_dtype(x)), eps=EPS)

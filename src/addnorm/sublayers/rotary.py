@@ -7,7 +7,7 @@ from torch import Tensor
 
 from addnorm.core.cards import Card
 from addnorm.core.errors import UserError
-from addnorm.core.registry import Count, Fraction, Positive
+from addnorm.core.registry import Base, Count, Fraction, Positive
 from addnorm.sublayers.positions import Positions, Rotation, frequencies, register
 
 
@@ -51,7 +51,7 @@ class RotaryPositions(Positions):
         head_dim: int,
         causal: bool,
         *,
-        base: Positive = 10000.0,
+        base: Base = 10000.0,
         share: Fraction = 1.0,
         layout: Literal["half", "interleaved"] = "half",
         scaling: Literal["none", "linear", "llama3"] = "none",

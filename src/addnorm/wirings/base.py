@@ -16,9 +16,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from typing import Any
+from typing import Annotated, Any
 
 import torch
+from pydantic import Field
 from torch import Tensor, nn
 
 from addnorm.core.calls import Call
@@ -31,6 +32,8 @@ from addnorm.norms.base import Norm, make_norm
 from addnorm.norms.base import registry as norms
 
 State = tuple[Tensor, ...]
+Streams = Annotated[int, Field(ge=1, le=64)]
+"""Option of wirings with several streams; their weights grow with the square of the number."""
 Branch = Callable[[Tensor], Tensor]
 Observer = Callable[[Site, State, Tensor], None]
 

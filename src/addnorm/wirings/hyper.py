@@ -6,10 +6,11 @@ from torch import Tensor, nn
 from addnorm.core.cards import Card
 from addnorm.core.errors import UserError
 from addnorm.core.plan import Plan, Site
-from addnorm.core.registry import Count, Positive
+from addnorm.core.registry import Positive
 from addnorm.norms.base import make_norm, statistics_dtype
 from addnorm.wirings.base import (
     State,
+    Streams,
     Wiring,
     WiringModule,
     autocast_disabled,
@@ -56,7 +57,7 @@ class HyperConnections(Wiring):
         self,
         plan: Plan,
         *,
-        streams: Count = 4,
+        streams: Streams = 4,
         dynamic: bool = True,
         tanh: bool | None = None,
         out_gain: Positive = 1.0,

@@ -1,22 +1,26 @@
 """mHC: hyper-connections whose mixing is kept doubly stochastic."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
+from pydantic import Field
 from torch import Tensor, nn
 
 from addnorm.core.cards import Card
 from addnorm.core.plan import Plan, Site
-from addnorm.core.registry import Count, NonNegative
+from addnorm.core.registry import NonNegative
 from addnorm.norms.base import statistics_dtype
 from addnorm.wirings.base import (
     State,
+    Streams,
     Wiring,
     WiringModule,
     autocast_disabled,
     empty_parameter,
     register,
 )
+
+Iterations = Annotated[int, Field(ge=1, le=1000)]
 
 
 @register(
@@ -67,8 +71,8 @@ class MHC(Wiring):
         self,
         plan: Plan,
         *,
-        streams: Count = 4,
-        iterations: Count = 20,
+        streams: Streams = 4,
+        iterations: Iterations = 20,
         gate: NonNegative = 0.01,
         start: Literal["flat", "one_hot"] = "flat",
         direction: Literal["transposed", "plain"] = "transposed",

@@ -1,11 +1,15 @@
 """SkipInit: a scalar at the end of each branch in place of the norm."""
 
+from typing import Annotated
+
+from pydantic import Field
 from torch import Tensor, nn
 
 from addnorm.core.cards import Card
 from addnorm.core.plan import Plan, Site
-from addnorm.core.registry import Finite
 from addnorm.wirings.base import State, Wiring, empty_parameter, register
+
+Start = Annotated[float, Field(ge=-100, le=100)]  # no norm undoes what a branch multiplies
 
 
 @register(
@@ -36,7 +40,7 @@ class SkipInit(Wiring):
     # As ReZero, for the same reason: it starts as the identity.
     schedule = "cosine(warmup=0)"
 
-    def __init__(self, plan: Plan, *, start: Finite = 0.0) -> None:
+    def __init__(self, plan: Plan, *, start: Start = 0.0) -> None:
         super().__init__(plan)
         self.start = start
         self.a = empty_parameter(len(plan.sites))

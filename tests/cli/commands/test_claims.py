@@ -146,13 +146,13 @@ def test_interrupted_training_is_resumed(tmp_path):
             if line.startswith("1/4 "):  # the first cell has ended
                 process.send_signal(signal.SIGINT)
                 break
-        rest = process.communicate(timeout=120)[1]
+        rest = process.communicate(timeout=600)[1]
     finally:
         process.kill()
     assert process.returncode == 130, rest
     ended = len(list(tmp_path.glob("studies/*/cells/*.json")))
     assert 1 <= ended < 4 and not (tmp_path / "shallow_post_ln_is_as_good" / "result.json").exists()
-    result = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    result = subprocess.run(command, capture_output=True, text=True, timeout=600)
     assert result.returncode == 0, result.stderr
     assert f"{ended} of 4 cells are already done" in result.stderr
 

@@ -21,7 +21,7 @@ from addnorm.core.interrupts import StopFlag
 from tests.comparison.engines.test_engines import rows_of, tiny
 
 pytestmark = pytest.mark.filterwarnings("ignore")
-START_TIMEOUT_SECONDS = 60
+START_TIMEOUT_SECONDS = 600
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +43,7 @@ def cluster():
     finally:
         ray.shutdown()
         head.terminate()  # with --block the command stops the processes that it started
-        head.wait(timeout=60)
+        head.wait(timeout=600)
         shutil.rmtree(files, ignore_errors=True)
 
 

@@ -30,7 +30,7 @@ def moved(before, after):
 
 
 @given(st.data())
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 def test_reshape_moves_factors_with_their_entries(data):
     before = tuple(data.draw(st.lists(st.integers(1, 6), min_size=1, max_size=4)))
     left, after = math.prod(before), []

@@ -136,7 +136,7 @@ def test_native_matches_reference(level, rms, rate, scale, dtypes):
 
 
 @pytest.mark.parametrize("level", LEVELS)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     rows=st.integers(1, 300),
     dim=st.integers(1, 150),

@@ -26,7 +26,7 @@ def reference_attention(q, k, v, visible, scale):
 
 
 @pytest.mark.parametrize("level", LEVELS)
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(
     batch=st.integers(1, 4),
     groups=st.sampled_from([(1, 1), (4, 4), (4, 2), (6, 1)]),

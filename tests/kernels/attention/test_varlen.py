@@ -105,7 +105,7 @@ def assert_bfloat16_matches_reference(tensors, lengths, *, causal, scale=0.3):
 SEQUENCE_LENGTHS = st.lists(st.integers(0, 40), max_size=5)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(SEQUENCE_LENGTHS, st.sampled_from([1, 5, 8, 16, 33]), st.booleans(), st.integers(0, 99))
 @pytest.mark.parametrize("level", ALL_LEVELS)
 def test_self_attention_matches_reference_for_any_lengths(level, lengths, dim, causal, seed):
@@ -115,7 +115,7 @@ def test_self_attention_matches_reference_for_any_lengths(level, lengths, dim, c
         )
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.lists(st.tuples(st.integers(0, 40), st.integers(0, 40)), max_size=5), st.integers(0, 99))
 @pytest.mark.parametrize("level", ALL_LEVELS)
 def test_cross_attention_matches_reference_for_any_lengths(level, pairs, seed):

@@ -95,7 +95,7 @@ def test_quantile_scores_are_normal_and_invertible():
     np.testing.assert_allclose(np.median(np.abs(curve.inverse_transform(z) / x - 1)), 0, atol=0.01)
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(
     st.lists(st.tuples(st.integers(-5, 5), st.integers(1, 4)), min_size=1, max_size=20),
 )

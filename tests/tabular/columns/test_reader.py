@@ -260,7 +260,7 @@ CELLS = st.one_of(
 )
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(st.one_of(*(st.lists(each, min_size=1, max_size=9) for each in (CELLS, *CELLS.branches))))
 def test_explicit_inferred_type_reads_the_same_values(values):
     cells = np.empty(len(values), dtype=object)

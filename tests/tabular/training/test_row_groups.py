@@ -18,7 +18,7 @@ def merge_rows(cells, y=None, weights=None, seed=3):
     return unique_rows(cells, y, weights=weights, multiplicity=row_multiplicity(weights), seed=seed)
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(
     st.lists(
         st.tuples(st.integers(0, 2), st.sampled_from(["a", "", None])), min_size=1, max_size=25
@@ -93,7 +93,7 @@ def test_holdout_with_one_heavy_row(scale):
         assert 0 < (rows.weights * held).sum() <= 0.1 * weights.sum()
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(
     st.lists(st.tuples(st.integers(0, 9), st.integers(0, 2), st.integers(1, 30)), min_size=2),
     st.sampled_from([0.05, 0.1, 0.25, 0.5]),

@@ -5,8 +5,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from addnorm.core.errors import UserError
-from addnorm.core.validation import Depth, format_validation_error
-from addnorm.core.validation import PositiveInt as Count
+from addnorm.core.validation import Depth, Size, Width, format_validation_error
 from addnorm.models.config import Rate
 
 Rows = Annotated[int, Field(ge=2, strict=True)]
@@ -30,7 +29,7 @@ class TableConfig(BaseModel):
     """Number of codes of each categorical feature, including `ABSENT` and `RARE`."""
     texts: tuple[Rows, ...] = ()
     """Vocabulary size of each text feature, including `PADDING` and `NO_TEXT`."""
-    outputs: Count
+    outputs: Size
     """Outputs per row: logits, or one number."""
 
     wiring: str = "pre_ln"
@@ -39,13 +38,13 @@ class TableConfig(BaseModel):
     """Norm that the wiring uses, as a call string."""
     numeric: str = "linear"
     """Numeric embedding, as a call string; see `numeric_embeddings.py`."""
-    dim: Count = 64
+    dim: Width = 64
     """Width of the residual stream."""
     depth: Depth = 2
     """Number of layers."""
-    heads: Count = 8
+    heads: Size = 8
     """Number of attention heads."""
-    ffn_dim: Count | None = None
+    ffn_dim: Size | None = None
     """Hidden width of the feed-forward; the model's default multiple of `dim` if None."""
     activation: str = "reglu"
     """Activation of the feed-forward."""

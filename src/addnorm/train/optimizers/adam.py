@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from addnorm.core.cards import Card
-from addnorm.core.registry import Positive
+from addnorm.core.registry import Epsilon
 from addnorm.models.base import WiredModule
 from addnorm.train.optimizers.base import (
     Beta,
@@ -31,7 +31,7 @@ class AdamBase(Optimizer, ABC):
         *,
         beta1: Beta = 0.9,
         beta2: Beta = 0.98,
-        eps: Positive = 1e-8,
+        eps: Epsilon = 1e-8,
     ) -> None:
         groups = decay_groups(trainable_parameters(model), model, weight_decay)
         super().__init__(lr, [self.build(groups, lr=lr, betas=(beta1, beta2), eps=eps)])

@@ -1,14 +1,15 @@
 """Muon: orthogonalized updates for matrices, AdamW for the other parameters."""
 
 import math
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from addnorm.core.cards import Card
 from addnorm.core.errors import UserError
-from addnorm.core.registry import Count, Positive
+from addnorm.core.registry import Epsilon
 from addnorm.models.base import WiredModule
 from addnorm.train.optimizers.base import (
     Beta,
@@ -19,6 +20,8 @@ from addnorm.train.optimizers.base import (
     register,
     trainable_parameters,
 )
+
+Steps = Annotated[int, Field(ge=1, le=100)]
 
 
 @register(
@@ -54,11 +57,11 @@ class Muon(Optimizer):
         weight_decay: float,
         *,
         momentum: Beta = 0.95,
-        steps: Count = 5,
+        steps: Steps = 5,
         adjust: Literal["match_rms_adamw", "original"] = "match_rms_adamw",
         beta1: Beta = 0.9,
         beta2: Beta = 0.98,
-        eps: Positive = 1e-8,
+        eps: Epsilon = 1e-8,
     ) -> None:
         no_decay = model.no_decay()
         weights = [weight for stack in model.stacks for weight in stack.weights()]
