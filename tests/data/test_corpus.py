@@ -61,7 +61,7 @@ def test_empty_corpus_is_rejected(tmp_path):
     ("card", "message"),
     [
         (None, "it has no corpus.json; make one with `addnorm data`"),
-        ("{", "cannot be read"),
+        ("{", "is not JSON"),
         ("[]", "cannot be read"),
         ('{"task": "lm"}', "cannot be read"),
         ('{"task": "sing", "counts": {}}', "expected a corpus for 'translate', got one for 'sing'"),

@@ -8,7 +8,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from addnorm.core.errors import UserError, closest_names, unknown_name_message
-from addnorm.core.files import atomic_write
+from addnorm.core.files import write_yaml
 from addnorm.core.key_values import load_yaml, parse_key_values
 from addnorm.core.validation import format_validation_error
 from addnorm.data.batches import Order
@@ -233,8 +233,7 @@ class Recipe(BaseModel):
 
     def save(self, path: Path) -> None:
         """Write `config.yaml`."""
-        with atomic_write(path) as name:
-            name.write_text(self.to_yaml(), encoding="utf-8")
+        write_yaml(path, self.to_yaml())
 
 
 _RECIPE_FIELDS = [name for name in Recipe.model_fields if name not in ("model", "task_options")]
@@ -287,15 +286,18 @@ def _unknown_key_message(name: str, option_names: list[str]) -> str:
     return f"a recipe has no {name!r}; {hint}"
 
 
-def read_recipe(task: str | None, file: Path | None, overrides: Iterable[str]) -> Recipe:
+def read_recipe(
+    task: str | None, file: Path | None, overrides: Iterable[str], *, verify: bool = False
+) -> Recipe:
     """Return the recipe of a YAML file and `key=value` arguments, which take precedence.
 
     Args:
         task: name of the task; None takes that of the file
         file: YAML file, or None
         overrides: `key=value` arguments
+        verify: whether the file is that of a run, which must not have changed
     """
-    values: dict[str, Any] = {} if file is None else load_yaml(file, "recipe")
+    values: dict[str, Any] = {} if file is None else load_yaml(file, "recipe", verify=verify)
     if task is not None and values.get("task", task) != task:
         raise UserError(
             f"{file}: expected a recipe for {task!r}, got one for {values['task']!r}; leave one out"

@@ -44,6 +44,8 @@ class Session:
     optimizer: Optimizer
     schedule: Schedule
     ema: EMA | None
+    facts: dict[str, Any]
+    """Content of `arrangement.json`."""
 
     def model_inputs(self, batch: Batch) -> tuple[tuple[Tensor, ...], Masks]:
         """Return the positional arguments and the masks of the model for a batch."""
@@ -91,6 +93,7 @@ def build_session(
     build(recipe.build_config(vocab=1000, classes=classes), device="meta")
     corpus = task.open_corpus(recipe.data)
     task.check_corpus(corpus)
+    corpus.verify()
     world.run_on_main(lambda: _prepare_folder(recipe, folder, corpus, on_message))
     tokenizer = Tokenizer.load(folder / files.TOKENIZER)
     task.check_tokenizer(tokenizer)
@@ -109,8 +112,7 @@ def build_session(
             " remove patience, or add a valid split to the corpus"
         )
     model = _build_model(recipe, task, corpus, tokenizer, batches).to(world.device)
-    if world.is_main:
-        files.write_arrangement(folder, _collect_facts(recipe, corpus, tokenizer, model))
+    facts = _collect_facts(recipe, corpus, tokenizer, model)
     for stack in model.stacks:
         stack.recompute, stack.packed = recipe.recompute, True
         stack.stream = torch.bfloat16 if recipe.stream == "bfloat16" else None
@@ -140,6 +142,7 @@ def build_session(
         optimizer,
         schedule,
         ema,
+        facts,
     )
 
 
@@ -148,7 +151,8 @@ def _prepare_folder(
 ) -> None:
     """Claim the folder for the recipe, and make sure that it has a tokenizer."""
     files.claim_run_folder(folder, recipe)
-    if not (folder / files.TOKENIZER).exists():
+    # Until a checkpoint has its digest, a tokenizer that an interrupted start left is not trusted.
+    if not (folder / files.TOKENIZER).exists() or not files.has_checkpoint(folder):
         if recipe.tokenizer in KINDS:
             on_message(f"training a tokenizer ({recipe.tokenizer}) on {corpus.folder}")
         make_tokenizer(recipe, corpus).save(folder / files.TOKENIZER)

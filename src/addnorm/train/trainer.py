@@ -242,7 +242,7 @@ class Trainer:
         before = self.state
         self._set_state(self.checkpointer.rewind())
         self.state.position, self.state.rewinds = before.position, before.rewinds + 1
-        self.state.rows = before.rows
+        self.state.rows_mark = before.rows_mark
         self.callback.on_message(f"rewound to step {self.state.step}; the data continue")
 
     def _after_step(self) -> None:
@@ -282,6 +282,7 @@ class Trainer:
         self._flush()
         if ending != "diverged" and self.checkpointer.last_saved_step != self.state.step:
             self._save()
+        self.checkpointer.finish()
         return Outcome(ending, self.state, reason)
 
     def _report_skipped(self, data: BatchIterator) -> None:
@@ -306,8 +307,8 @@ class Trainer:
         self.rows.append({"step": step, "name": name, "value": value, **fields})
 
     def _flush(self) -> None:
-        """Write the pending rows, and record the length of `rows.jsonl` in the state."""
+        """Write the pending rows, and mark the end of `rows.jsonl` in the state."""
         rows, self.rows = self.rows, []
         if self.world.is_main and rows:
-            self.state.rows = self.checkpointer.append_rows(rows)
+            self.checkpointer.append_rows(self.state, rows)
             self.callback.on_rows(rows)
