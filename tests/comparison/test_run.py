@@ -45,10 +45,10 @@ def test_overfitted_cell_is_stuck_as_the_printed_rules_say(tmp_path):
     assert "All other cells are stuck" in study_to_dict(study)["rules"]
     assert json.loads((study.folder / "result.json").read_text())["cells"][1]["state"] == "stuck"
 
-    # Results of older versions have no recent training loss; the state falls back to diverged.
+    # Older versions stored neither the recent training loss nor a checksum; the state is diverged.
     path = sidecar_path(study.folder / "cells" / overfitted.cell.name, "json")
     old = json.loads(path.read_text())
-    del old["recent"]
+    del old["recent"], old["checksum"]
     path.write_text(json.dumps(old))
     assert Study.open(study.folder).cells[1].state == "diverged"
 

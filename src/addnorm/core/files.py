@@ -144,8 +144,9 @@ def write_json(path: Path, data: Mapping[str, Any], *, files: Mapping[str, str] 
 def to_checked_json(data: Mapping[str, Any], files: Mapping[str, str] = {}) -> bytes:
     """Return an object as indented JSON in UTF-8, with its checksum."""
     # As a reader gets it: keys are strings, and a file has one order of keys.
-    data = json.loads(json.dumps({**data, FILES: dict(files)} if files else dict(data)))
-    text = json.dumps(data | {CHECKSUM: _json_checksum(data)}, indent=2, ensure_ascii=False)
+    content = json.loads(json.dumps({**data, FILES: dict(files)} if files else dict(data)))
+    content |= {CHECKSUM: _json_checksum(content)}
+    text = json.dumps(content, indent=2, ensure_ascii=False)
     return f"{text}\n".encode(errors="backslashreplace")  # lone surrogates become JSON escapes
 
 
@@ -163,7 +164,12 @@ def read_json(path: Path, *, hint: str = "") -> Any:
 
 
 def read_json_and_files(
-    path: Path, *, hint: str = "", nonfinite: bool = False, required: bool = False
+    path: Path,
+    *,
+    hint: str = "",
+    nonfinite: bool = False,
+    required: bool = False,
+    verify: bool = True,
 ) -> tuple[Any, dict[str, str]]:
     """Return the content of a JSON file, and the checksums of the files beside it, by name.
 
@@ -172,6 +178,7 @@ def read_json_and_files(
         hint: what to do about a damaged file
         nonfinite: whether NaN and infinities are allowed, which JSON does not have
         required: whether a file without a checksum is damaged
+        verify: whether the checksum must match
 
     Raises:
         UserError: the file does not contain JSON, or its checksum does not match
@@ -181,7 +188,7 @@ def read_json_and_files(
     files: Any = {}
     if isinstance(data, dict) and CHECKSUM in data:
         checksum = data.pop(CHECKSUM)
-        if checksum != _json_checksum(data):
+        if verify and checksum != _json_checksum(data):
             raise _changed_error(path, hint)
     elif required and data is not None:
         raise UserError(f"{path} has no checksum; {hint}")
@@ -216,9 +223,9 @@ def read_yaml(path: Path, *, verify: bool = True) -> Any:
 
     def parse(text: str) -> Any:
         first, _, rest = text.partition("\n")
-        if verify and first.startswith(YAML_CHECKSUM):
-            checksum = first.removeprefix(YAML_CHECKSUM).strip()
-            if checksum != hashlib.sha256(rest.encode()).hexdigest():
+        if verify and YAML_CHECKSUM.removeprefix("#") in first:
+            checksum = hashlib.sha256(rest.encode()).hexdigest()
+            if first != f"{YAML_CHECKSUM}{checksum}":
                 raise _changed_error(path, hint)
         return parse_yaml(text)
 

@@ -68,7 +68,7 @@ class _StrictLoader(yaml.SafeLoader):
     def compose_node(self, parent: Any, index: Any) -> Any:
         # Ten lines of aliases of aliases can stand for billions of values.
         if self.check_event(yaml.AliasEvent):
-            event = self.peek_event()
+            event: Any = self.peek_event()  # type: ignore[no-untyped-call]
             line = event.start_mark.line + 1
             raise yaml.YAMLError(f"expected no alias, got *{event.anchor}, line {line}")
         return super().compose_node(parent, index)

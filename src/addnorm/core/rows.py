@@ -5,8 +5,9 @@ import json
 import math
 import os
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from addnorm.core.errors import UserError
 from addnorm.core.files import atomic_write, hash_start
@@ -15,7 +16,8 @@ Row = Mapping[str, Any]
 NONFINITE_STRINGS = ("nan", "inf", "-inf")
 
 
-class RowsMark(NamedTuple):
+@dataclass(frozen=True)
+class RowsMark:
     """Length of a file of rows and the checksum of that many bytes, stored elsewhere.
 
     A file that grows keeps its marks; one that is emptied, truncated or changed does not.
@@ -24,16 +26,24 @@ class RowsMark(NamedTuple):
     size: int = 0
     checksum: str = hashlib.sha256().hexdigest()
 
-    @classmethod
-    def from_file(cls, path: Path) -> "RowsMark":
-        """Return the mark at the end of a file."""
-        size = path.stat().st_size
-        return cls(size, hash_start(path, size).hexdigest())
-
     def check(self, path: Path) -> None:
         """Raise `UserError` unless the first rows of a file are those that the mark covers."""
         if self.size:
             _check_mark(self, path)
+
+
+def thinned_interval(every: int, step: int, *, full: int) -> int:
+    """Return the interval between measured steps at a step, so that a long run has few rows.
+
+    The first `full` measurements are `every` steps apart. From then on, the interval doubles
+    whenever the step number has doubled: a run of any length has about `full` + `full` / 2 *
+    log2(steps / (`full` * `every`)) measurements. A pure function, so that a resumed run measures
+    the same steps.
+
+    >>> [thinned_interval(10, step, full=100) for step in (500, 1000, 1999, 2000, 4000, 64_000)]
+    [10, 10, 10, 20, 40, 640]
+    """
+    return every << max(0, (step // (full * every)).bit_length() - 1)
 
 
 class RowLog:

@@ -56,7 +56,7 @@ def parse_dataclass(cls: type[Data], data: Any, source: str) -> Data:
 
 
 @cache
-def _adapter(cls: type) -> TypeAdapter[Any]:
+def _adapter(cls: Any) -> TypeAdapter[Any]:
     return TypeAdapter(cls)
 
 

@@ -98,12 +98,10 @@ class Corpus:
 
     @cached_property
     def digest(self) -> str:
-        """Hash of all records, in their order, and of the labels.
-
-        Facts about the origin of the corpus do not count.
-        """
-        content = {split: self.checksum(split) for split in sorted(self.counts)}
-        text = json.dumps([self.task, list(self.labels), content])
+        """Hash of the card and of all records, in their order."""
+        content = {split: self.checksum(split) for split in self.counts}
+        card = [self.task, self.counts, self.labels, self.about]
+        text = json.dumps([card, content], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
 
     def verify(self, *splits: str) -> None:

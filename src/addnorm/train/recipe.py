@@ -110,9 +110,11 @@ class Recipe(BaseModel):
     """Multi-process strategy: replicas of the model (ddp) or shards of it (fsdp)."""
 
     log_every: PositiveInt = 10
-    """Updates between rows of loss, learning rate and throughput."""
+    """Updates between rows of loss, learning rate and throughput, for the first 20,000 rows; then
+    the interval doubles whenever the step number has doubled."""
     monitor_every: NonNegativeInt = 100
-    """Updates between measurements of gradients, stream and attention by site; 0 disables them."""
+    """Updates between measurements of gradients, stream and attention by site, for the first 1,000;
+    then the interval doubles whenever the step number has doubled. 0 disables them."""
     valid_every: NonNegativeInt = 500
     """Updates between validations; 0 disables them."""
     save_every: PositiveInt = 500

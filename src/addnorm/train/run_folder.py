@@ -10,14 +10,17 @@ run/
 """
 
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from addnorm.core.errors import UserError
 from addnorm.core.files import read_json, write_json
 from addnorm.core.rows import Row, RowsMark, read_rows
+from addnorm.core.validation import parse_dataclass
 from addnorm.train import checkpoint as checkpoints
 from addnorm.train.recipe import Recipe, read_recipe
+from addnorm.train.train_state import TrainState
 
 CONFIG, ARRANGEMENT, TOKENIZER = "config.yaml", "arrangement.json", "tokenizer.json"
 ROWS, CHECKPOINTS, REPORT = "rows.jsonl", "checkpoints", "report.html"
@@ -87,7 +90,7 @@ def read_config(folder: Path) -> Recipe:
 
 def write_arrangement(folder: Path, facts: dict[str, Any], mark: RowsMark) -> None:
     """Write `arrangement.json` with the mark of `rows.jsonl`."""
-    write_json(folder / ARRANGEMENT, facts | {MARK: mark._asdict()})
+    write_json(folder / ARRANGEMENT, facts | {MARK: asdict(mark)})
 
 
 def read_arrangement(folder: Path) -> dict[str, Any]:
@@ -120,9 +123,9 @@ def _iter_marks(folder: Path) -> Iterator[RowsMark]:
     """Yield the stored marks of a run's rows."""
     if (folder / ARRANGEMENT).is_file():
         mark = read_arrangement(folder).get(MARK)
-        if isinstance(mark, dict):
-            yield RowsMark(**mark)
+        if mark is not None:
+            yield parse_dataclass(RowsMark, mark, f"{folder / ARRANGEMENT}: {MARK}")
     for step in checkpoints.list_steps(folder / CHECKPOINTS):
         if state := checkpoints.read_state(folder / CHECKPOINTS, step):
-            yield RowsMark(state["progress"]["rows"], state["progress"]["rows_checksum"])
+            yield TrainState.from_dict(state.get("progress", {})).rows_mark
             return

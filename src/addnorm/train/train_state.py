@@ -58,7 +58,7 @@ class TrainState:
 
     @rows_mark.setter
     def rows_mark(self, mark: RowsMark) -> None:
-        self.rows, self.rows_checksum = mark
+        self.rows, self.rows_checksum = mark.size, mark.checksum
 
 
 @dataclass(frozen=True)

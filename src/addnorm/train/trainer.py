@@ -39,7 +39,7 @@ import torch
 from addnorm.core.errors import UserError
 from addnorm.core.files import folder_lock
 from addnorm.core.interrupts import StopFlag, graceful_shutdown
-from addnorm.core.rows import Row
+from addnorm.core.rows import Row, thinned_interval
 from addnorm.data.batches import Batch, BatchIterator, DataPosition
 from addnorm.measure import Monitor, SpikeDetector
 from addnorm.train import checkpoint as checkpoints
@@ -55,6 +55,10 @@ from addnorm.train.validation import validate
 
 MAX_SPIKES = 20
 """Skipped updates in a row, or rewinds in a run, after which the run ends as diverged."""
+
+
+MAX_DENSE_LOGS = 20_000
+"""Logged steps that are `log_every` apart; later ones are further apart, see `thinned_interval`."""
 
 
 def train(
@@ -257,7 +261,8 @@ class Trainer:
             self._save()
 
     def _is_log_step(self, step: int) -> bool:
-        return step in (1, self.recipe.steps) or step % self.recipe.log_every == 0
+        every = thinned_interval(self.recipe.log_every, step, full=MAX_DENSE_LOGS)
+        return step in (1, self.recipe.steps) or step % every == 0
 
     def _validate(self) -> bool:
         """Log the validation loss; return whether it is the lowest so far."""
