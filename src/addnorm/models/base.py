@@ -207,8 +207,11 @@ def _mismatch_error(source: Path | str, reason: str) -> UserError:
 
 def save_tensors(tensors: dict[str, Tensor], path: Path) -> None:
     """Write safetensors; raise `OSError` if the disk is full, as for every other file."""
+    path.touch()
+    mode = path.stat().st_mode  # by the umask; safetensors makes files for their owner only
     try:
         save_file({name: value.contiguous() for name, value in tensors.items()}, path)
+        path.chmod(mode)
     except SafetensorError as error:
         message = str(error).removeprefix("Error while serializing: ")
         code = re.search(r"os error (\d+)", message)  # safetensors has it in the message only

@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 
 from addnorm.core.errors import UserError
-from addnorm.core.files import check_file, read_json, read_json_and_files, read_yaml
+from addnorm.core.files import check_file, read_json_and_files, read_yaml
 from addnorm.report.charts.curves import plot_curve, plot_loss
 from addnorm.report.charts.sites import plot_heatmap, plot_over_depth, plot_over_steps
 from addnorm.report.downsample import finite_points, moving_average
@@ -29,7 +29,7 @@ from addnorm.report.html.page import (
 from addnorm.report.model_section import find_wiring, model_section
 from addnorm.report.run_history import EVENT_LABELS, Event, History
 from addnorm.tasks import registry as tasks
-from addnorm.train.run_folder import ROWS, has_checkpoint, read_run_rows
+from addnorm.train.run_folder import ROWS, has_checkpoint, read_config, read_run_rows
 
 PAGE_FILE = "report.html"
 MAX_EVENT_ROWS = 200
@@ -136,6 +136,8 @@ def _load_config(folder: Path) -> dict[str, Any]:
             f"no run in {folder}: expected a config.yaml; use the output folder of `addnorm train`"
         )
     config = read_yaml(path)
+    if has_checkpoint(folder):
+        read_config(folder)  # raises if it is not a recipe
     if not isinstance(config, dict):
         raise UserError(f"{path}: expected the keys of a run, got {type(config).__name__}")
     return config
@@ -143,10 +145,11 @@ def _load_config(folder: Path) -> dict[str, Any]:
 
 def _load_arrangement(folder: Path) -> dict[str, Any]:
     path = folder / "arrangement.json"
-    content = read_json(path, hint="rerun the `addnorm train` command to rewrite it")
+    hint, is_run = "rerun the `addnorm train` command to rewrite it", has_checkpoint(folder)
+    content, _ = read_json_and_files(path, hint=hint, required=is_run)
     if content is None:
-        if has_checkpoint(folder):
-            raise UserError(f"{path} is missing; rerun the `addnorm train` command to rewrite it")
+        if is_run:
+            raise UserError(f"{path} is missing; {hint}")
         return {}
     return content if isinstance(content, dict) else {"arrangement": content}
 

@@ -55,7 +55,7 @@ class Checkpointer:
         """Restore the newest valid checkpoint, and remove the rows written after it.
 
         Raises:
-            UserError: the corpus, the tokenizer or the earlier rows have changed
+            UserError: the earlier rows have changed
         """
         state = self._restore_newest(every=1)
         self.last_saved_step = state.step if state.step else -1
@@ -117,16 +117,6 @@ class Checkpointer:
             raise UserError(
                 f"the checkpoint of step {step} in {self.checkpoint_folder} changed while it was "
                 "read; rerun the same command"
-            )
-        if checkpoint.state["tokenizer"] != session.tokenizer.digest:
-            raise UserError(
-                f"{session.folder / files.TOKENIZER} is the tokenizer of another run; restore the "
-                "tokenizer that this run started with"
-            )
-        if checkpoint.state["corpus"] != session.corpus.digest:
-            raise UserError(
-                f"the corpus {session.corpus.folder} has changed since this run started; restore "
-                "it, or start a new run with another -o"
             )
         return restore_state(session, checkpoint)
 

@@ -16,6 +16,7 @@ from addnorm.data.tokenizer import KINDS, Tokenizer
 from addnorm.models import Model, build
 from addnorm.tasks import Objective, TextTask
 from addnorm.tasks.base import Masks
+from addnorm.train import checkpoint as checkpoints
 from addnorm.train import run_folder as files
 from addnorm.train.distributed import World, apply_fsdp, wrap_ddp
 from addnorm.train.ema import EMA
@@ -96,6 +97,7 @@ def build_session(
     corpus.verify()
     world.run_on_main(lambda: _prepare_folder(recipe, folder, corpus, on_message))
     tokenizer = Tokenizer.load(folder / files.TOKENIZER)
+    world.run_on_main(lambda: _check_checkpoint(folder, corpus, tokenizer))
     task.check_tokenizer(tokenizer)
     limits: dict[str, Any] = {"batch_tokens": recipe.batch_tokens, "max_length": recipe.max_length}
     batches = task.make_batches(
@@ -156,6 +158,26 @@ def _prepare_folder(
         if recipe.tokenizer in KINDS:
             on_message(f"training a tokenizer ({recipe.tokenizer}) on {corpus.folder}")
         make_tokenizer(recipe, corpus).save(folder / files.TOKENIZER)
+
+
+def _check_checkpoint(folder: Path, corpus: Corpus, tokenizer: Tokenizer) -> None:
+    """Raise `UserError` if the run's checkpoints come from another corpus or tokenizer."""
+    checkpoint_folder = folder / files.CHECKPOINTS
+    for step in checkpoints.list_steps(checkpoint_folder):
+        state = checkpoints.read_state(checkpoint_folder, step)
+        if state is None:
+            continue
+        if state.get("tokenizer") != tokenizer.digest:
+            raise UserError(
+                f"{folder / files.TOKENIZER} is the tokenizer of another run; restore the "
+                "tokenizer that this run started with"
+            )
+        if state.get("corpus") != corpus.digest:
+            raise UserError(
+                f"the corpus {corpus.folder} has changed since this run started; restore it, or "
+                "start a new run with another -o"
+            )
+        return
 
 
 def make_tokenizer(recipe: Recipe, corpus: Corpus) -> Tokenizer:

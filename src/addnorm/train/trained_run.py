@@ -70,7 +70,7 @@ class TrainedRun:
         checkpoint, is_best = find_checkpoint(folder, which)
         facts = files.read_arrangement(folder)
         tokenizer = Tokenizer.load(folder / files.TOKENIZER)
-        if checkpoint.state["tokenizer"] != tokenizer.digest:
+        if checkpoint.state.get("tokenizer") != tokenizer.digest:
             raise UserError(
                 f"{folder / files.TOKENIZER} is the tokenizer of another run; restore the "
                 "tokenizer that this run started with"
