@@ -185,6 +185,8 @@ def read_json_and_files(
     """
     hint = hint or "delete it and rerun the command that wrote it"
     data = _read_document(path, "JSON", lambda text: parse_json(text, nonfinite=nonfinite), hint)
+    if data is None and path.exists():
+        raise UserError(f"{path}: expected data, got null; {hint}")
     files: Any = {}
     if isinstance(data, dict) and CHECKSUM in data:
         checksum = data.pop(CHECKSUM)
