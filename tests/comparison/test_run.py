@@ -10,9 +10,11 @@ from addnorm.comparison.analysis.export import study_to_dict
 from addnorm.comparison.cell_result import CellResult, sidecar_path
 from addnorm.comparison.parse import parse_comparison
 from addnorm.comparison.run import run_comparison
+from addnorm.comparison.shared_data import SharedData
 from addnorm.core.errors import UserError
 from addnorm.data.corpus import write_corpus
 from tests.comparison.same_process_engine import SameProcessEngine
+from tests.train.cases import write_number_corpus
 
 SYLLABLES = ("ba", "ce", "di", "fo", "gu", "la", "me", "ni")
 TINY = {"wiring": "pre_ln", "depth": 1, "lr": 1e-3, "seeds": 1, "dim": 8, "heads": 2, "steps": 3}
@@ -66,7 +68,49 @@ def test_result_without_a_field_of_the_rules_is_rejected(tmp_path, name):
     CellResult("done", loss=1.0, recent=0.5).save(tmp_path / "cell")
     path = sidecar_path(tmp_path / "cell", "json")
     data = json.loads(path.read_text())
-    del data[name]
+    del data[name], data["checksum"]
     path.write_text(json.dumps(data))
     with pytest.raises(UserError, match="not the result of a cell; remove it and rerun the same"):
         CellResult.read(tmp_path / "cell")
+
+
+def test_corpus_changed_between_cells_is_noticed(tmp_path):
+    corpus = write_number_corpus(tmp_path / "numbers", "lm")
+    keys = TINY | {"task": "lm", "score": 0, "data": str(corpus.folder), "batch_tokens": 256}
+    spec = parse_comparison(keys | {"wiring": "pre_ln,post_ln", "tokenizer": "char"})
+
+    class ChangeAfterFirst(SameProcessEngine):
+        def run(self, jobs, on_event, stop_flag):
+            super().run(jobs[:1], on_event, stop_flag)
+            path = corpus.path("train")
+            text = next(corpus.records("train"))["text"]
+            path.write_text(path.read_text().replace(text, text[::-1], 1))
+            super().run(jobs[1:], on_event, stop_flag)
+
+    study = run_comparison(spec, tmp_path / "study", engine=ChangeAfterFirst())
+    assert [each.state == "crashed" for each in study.cells] == [False, True]
+    assert "has changed since the comparison started" in study.cells[1].end.why
+    with pytest.raises(UserError, match="has changed since the comparison started"):
+        run_comparison(spec, tmp_path / "study", engine=SameProcessEngine())
+
+
+@pytest.mark.parametrize(
+    "content", ["", "[]", "{}", "null", "[" * 100_000, '{"data": 3}', '{"files": 3}', "\x00"]
+)
+def test_damaged_facts_are_one_line(tmp_path, content):
+    (tmp_path / "facts.json").write_text(content)
+    with pytest.raises(UserError, match=r"facts.json") as error:
+        SharedData.read(tmp_path)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("change", [{"loss": "x"}, {"scores": []}, {"ending": "won"}, {"step": []}])
+def test_cell_results_of_another_type_are_one_line(tmp_path, change):
+    CellResult("done", loss=1.0).save(tmp_path / "cell")
+    path = tmp_path / "cell.json"
+    data = json.loads(path.read_text()) | change
+    del data["checksum"]
+    path.write_text(json.dumps(data))
+    with pytest.raises(UserError, match="remove it and rerun the same `addnorm compare`") as error:
+        CellResult.read(tmp_path / "cell")
+    assert "\n" not in str(error.value)

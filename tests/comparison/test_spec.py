@@ -153,3 +153,9 @@ def test_default_first_seed_does_not_change_digest():
     spec = parse_comparison({"task": "lm", "seeds": 2})
     assert "first_seed" not in spec.canonical_dict() and "first_seed" in spec.to_flat_dict()
     assert spec.model_copy(update={"first_seed": 7}).digest != spec.digest
+
+
+@pytest.mark.parametrize("keys", [5, "dim", [1], True])
+def test_keys_of_another_type_are_one_line(keys):
+    with pytest.raises(UserError, match=r"keys: expected recipe keys with their values, got"):
+        parse_comparison({"task": "lm", "keys": keys})

@@ -61,7 +61,7 @@ def test_empty_corpus_is_rejected(tmp_path):
     ("card", "message"),
     [
         (None, "it has no corpus.json; make one with `addnorm data`"),
-        ("{", "cannot be read"),
+        ("{", "is not JSON"),
         ("[]", "cannot be read"),
         ('{"task": "lm"}', "cannot be read"),
         ('{"task": "sing", "counts": {}}', "expected a corpus for 'translate', got one for 'sing'"),
@@ -96,3 +96,28 @@ def test_invalid_record_is_reported_by_number(tmp_path, line):
     (tmp_path / "train.jsonl").write_text(f"{good}\n{line}\n{good}\n")
     with pytest.raises(UserError, match=r"record 2: expected .* with text for source and target"):
         list(corpus.records("train"))
+
+
+def test_changed_file_is_noticed_until_checksums_are_removed(tmp_path):
+    corpus = write_corpus(tmp_path, "translate", splits={"train": [PAIR], "valid": [PAIR]})
+    before = corpus.digest
+    Corpus.open(tmp_path).verify()
+    path = tmp_path / "valid.jsonl"
+    path.write_text(path.read_text().replace(PAIR["source"], PAIR["source"][::-1]))
+    Corpus.open(tmp_path).verify("train")
+    with pytest.raises(UserError, match=r"valid.jsonl has changed since it was written: .*restore"):
+        Corpus.open(tmp_path).verify()
+    assert Corpus.open(tmp_path).digest != before
+    card = json.loads((tmp_path / "corpus.json").read_text())
+    (tmp_path / "corpus.json").write_text(json.dumps(card | {"task": "lm"}))
+    with pytest.raises(UserError, match=r"corpus.json has changed since it was written"):
+        Corpus.open(tmp_path)
+    del card["checksum"], card["files"]
+    (tmp_path / "corpus.json").write_text(json.dumps(card))
+    Corpus.open(tmp_path).verify()
+
+
+def test_split_name_is_not_a_path(tmp_path):
+    (tmp_path / "corpus.json").write_text('{"task": "lm", "counts": {"../secret": 1}}')
+    with pytest.raises(UserError, match=r"unknown split '../secret'"):
+        Corpus.open(tmp_path)

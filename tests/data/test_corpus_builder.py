@@ -1,6 +1,8 @@
 """Corpus builder: splits, duplicates, output folders and interrupted builds."""
 
 import json
+import subprocess
+import sys
 
 import pytest
 
@@ -170,3 +172,28 @@ def test_inconsistent_counts_raise_assertion_error():
     counts.drop("empty", number=2)
     with pytest.raises(AssertionError, match="a record was lost"):
         counts.to_dict()
+
+
+def test_leftovers_of_a_killed_build_are_removed(tmp_path):
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait()
+    leftovers = [tmp_path / f".{split}.jsonl.{process.pid}" for split in ("train", "valid", "test")]
+    for path in (*leftovers, tmp_path / f".corpus.json.{process.pid}"):
+        path.write_text("half")
+    check_output_folder(tmp_path)
+    build(tmp_path, {"train": pairs(1)})
+    assert {path.name for path in tmp_path.iterdir()} == {"corpus.json", "train.jsonl"}
+
+
+def test_killed_build_leaves_nothing_after_the_next_one(tmp_path):
+    code = (
+        "import os, signal, sys; from addnorm.data.corpus import write_corpus\n"
+        "def records():\n"
+        "    yield {'text': 'a'}\n"
+        "    os.kill(os.getpid(), signal.SIGKILL)\n"
+        "write_corpus(sys.argv[1], 'lm', splits={'train': [{'text': 'b'}], 'valid': records()})\n"
+    )
+    subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=False)
+    assert len(list(tmp_path.iterdir())) == 2  # temporary files of train and valid
+    build(tmp_path, {"train": pairs(1)})
+    assert {path.name for path in tmp_path.iterdir()} == {"corpus.json", "train.jsonl"}

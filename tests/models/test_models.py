@@ -1,5 +1,8 @@
 """Models of all kinds: wirings, masks, caches, saving, configs and presets."""
 
+import json
+import os
+
 import pytest
 import torch
 from torch import nn
@@ -185,9 +188,12 @@ def test_weights_of_another_arrangement_are_rejected(tmp_path):
     [
         (lambda folder: (folder / "config.json").unlink(), "got no config at"),
         (lambda folder: (folder / "model.safetensors").unlink(), "got no weights at"),
-        (lambda folder: (folder / "config.json").write_text("{"), "expected JSON"),
+        (lambda folder: (folder / "config.json").write_text("{"), "is not JSON"),
         (lambda folder: (folder / "config.json").write_text("[]"), "a JSON object, got list"),
-        (lambda folder: (folder / "model.safetensors").write_bytes(b"x" * 40), "is damaged"),
+        (lambda folder: (folder / "model.safetensors").write_bytes(b"x" * 40), "has changed since"),
+            lambda folder: (folder / "model.safetensors").write_bytes(b"x" * 40),
+            "has changed since it was written",
+        ),
         (
             lambda folder: (folder / "config.json").write_text('{"kind": "lm", "dmi": 3}'),
             "unknown config field 'dmi'; did you mean 'dim'|missing config field",
@@ -387,3 +393,76 @@ def test_language_model_learns_to_count():
         loss.backward()
         optimizer.step()
     assert loss < 0.3
+
+
+def saved_lm(folder, **changes):
+    model = build(kind="lm", vocab=20, dim=8, depth=2, heads=2, seed=0, **changes)
+    model.save(folder)
+    return model
+
+
+def edit_config(folder, *, accept=True, **fields):
+    path = folder / "config.json"
+    data = json.loads(path.read_text()) | fields
+    if accept:
+        del data["checksum"]
+    path.write_text(json.dumps(data))
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "config.json"])
+def test_every_damage_of_a_saved_model_is_noticed(tmp_path, name):
+    saved_lm(tmp_path)
+    path = tmp_path / name
+    data = path.read_bytes()
+    for offset in range(0, len(data), max(1, len(data) // 97)):
+        path.write_bytes(data[:offset] + bytes([data[offset] ^ 1]) + data[offset + 1 :])
+        with pytest.raises(UserError) as error:
+            load(tmp_path)
+        assert "\n" not in str(error.value)
+
+
+def test_weights_of_another_save_are_noticed(tmp_path):
+    saved_lm(tmp_path / "a")
+    build(kind="lm", vocab=20, dim=8, depth=2, heads=2, seed=1).save(tmp_path / "b")
+    (tmp_path / "b" / "model.safetensors").replace(tmp_path / "a" / "model.safetensors")
+    with pytest.raises(UserError, match=r"model.safetensors has changed since it was written"):
+        load(tmp_path / "a")
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"depth": 1}, r"does not fit the model: expected no .*, got .* of shape"),
+        ({"depth": 3}, r"does not fit the model: expected .* of shape .*, got no "),
+        ({"dim": 16}, r"does not fit the model: expected .* of shape .*16.*, got .* of shape"),
+        ({"depth": 10**9}, "does not fit the model: expected 1000000000 layers, got"),
+        ({"dim": 2**62, "heads": 1}, "does not fit the model"),
+        ({"norm": "rms"}, "."),
+        ({"dimm": 3}, "unknown config field 'dimm'"),
+    ],
+)
+def test_config_that_does_not_fit_the_weights_is_one_line(tmp_path, fields, message):
+    saved_lm(tmp_path)
+    edit_config(tmp_path, accept=False, **fields)
+    with pytest.raises(UserError, match=r"config.json has changed .*delete its .checksum"):
+        load(tmp_path)
+    saved_lm(tmp_path)
+    edit_config(tmp_path, **fields)
+    with pytest.raises(UserError, match=message) as error:
+        load(tmp_path)
+    assert "\n" not in str(error.value) and len(str(error.value)) < 500
+
+
+def test_edited_config_is_accepted_without_its_checksum(tmp_path):
+    saved_lm(tmp_path)
+    edit_config(tmp_path, dropout=0.25)
+    assert load(tmp_path).config.dropout == 0.25
+
+
+def test_saved_model_has_the_rights_of_the_umask(tmp_path):
+    before = os.umask(0o027)
+    try:
+        saved_lm(tmp_path / "model")
+    finally:
+        os.umask(before)
+    assert {path.stat().st_mode & 0o777 for path in (tmp_path / "model").iterdir()} == {0o640}

@@ -159,10 +159,10 @@ def test_unknown_wiring_is_named_but_not_drawn(tmp_path, wiring):
     "name, content, message",
     [
         ("other", "", "no run in .*: expected a config.yaml; use the output folder of"),
-        ("config.yaml", "a: [", "config.yaml is not valid YAML"),
+        ("config.yaml", "a: [", "config.yaml is not YAML"),
         ("config.yaml", "just words", "config.yaml: expected the keys of a run, got str"),
         ("rows.jsonl", "{\n{}\n", "rows.jsonl, line 1 is not JSON"),
-        ("arrangement.json", "{", "arrangement.json is not valid JSON"),
+        ("arrangement.json", "{", "arrangement.json is not JSON"),
     ],
 )
 def test_folder_without_valid_run_is_user_error(tmp_path, name, content, message):

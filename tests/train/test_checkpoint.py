@@ -1,6 +1,7 @@
 """Checkpoints: atomic writes, checksums, pruning."""
 
 import json
+import os
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from addnorm.train.checkpoint import (
     list_steps,
     load,
     prune,
+    read_state,
     save,
 )
 
@@ -88,3 +90,33 @@ def test_prune_keeps_newest_and_protected(tmp_path):
 def test_empty_folder_has_no_checkpoints(tmp_path):
     assert list_steps(tmp_path / "nowhere") == []
     assert list(iter_valid_checkpoints(tmp_path / "nowhere")) == []
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"[]", b"{}", b"null", b"3", b'"x"', b"[" * 100_000, b'{"checksum": "x"}', b"\xff"],
+)
+def test_state_of_any_other_shape_is_damage(tmp_path, content):
+    save_checkpoint(tmp_path, 4)
+    save_checkpoint(tmp_path, 8)
+    (tmp_path / "step-8" / "state.json").write_bytes(content)
+    assert load(tmp_path, 8) is None and read_state(tmp_path, 8) is None
+    assert next(iter_valid_checkpoints(tmp_path)).step == 4
+
+
+@pytest.mark.parametrize(
+    "progress", [[], 3, {"step": "x"}, {"position": 3}, {"rows": None}, {"color": 1}]
+)
+def test_progress_of_another_type_is_damage(tmp_path, progress):
+    save_checkpoint(tmp_path, 4, progress=progress)  # with a valid checksum
+    assert load(tmp_path, 4) is None
+
+
+def test_checkpoint_has_the_rights_of_the_umask(tmp_path):
+    before = os.umask(0o027)
+    try:
+        save_checkpoint(tmp_path, 4)
+    finally:
+        os.umask(before)
+    modes = {path.stat().st_mode & 0o777 for path in (tmp_path / "step-4").iterdir()}
+    assert modes == {0o640}

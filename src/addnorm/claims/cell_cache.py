@@ -10,8 +10,10 @@ from addnorm.comparison.cell_result import CellResult
 from addnorm.comparison.grid import Grid
 from addnorm.comparison.spec import Comparison
 from addnorm.comparison.tasks.text_data import demo_records
-from addnorm.core.files import read_json, write_json
+from addnorm.core.errors import UserError
+from addnorm.core.files import read_json, write_json, write_yaml
 from addnorm.data.corpus import write_corpus
+from addnorm.train.run_folder import ROWS
 
 COMMITS = "commits.json"
 """File in the folder of a study: the commit that trained each cell."""
@@ -30,12 +32,18 @@ def relocate_data(spec: Comparison, folder: Path) -> None:
     if files.is_comparison(folder):
         stored = read_comparison(folder)
         if stored != spec and stored.model_copy(update={"data": spec.data}) == spec:
-            (folder / files.SPEC).write_text(spec.to_yaml(), encoding="utf-8")
+            write_yaml(folder / files.SPEC, spec.to_yaml())
 
 
 def cell_commits(folder: Path) -> dict[str, str]:
     """Return the commit that trained each cell of a study, by cell name."""
-    return read_json(folder / COMMITS) or {}
+    path, hint = folder / COMMITS, "remove the folder of the study and run the claim again"
+    commits = read_json(path, hint=hint)
+    if commits is None:
+        return {}
+    if not isinstance(commits, dict) or not all(isinstance(each, str) for each in commits.values()):
+        raise UserError(f"{path}: expected a commit for each cell; {hint}")
+    return commits
 
 
 def record_commits(study: Study) -> None:
@@ -67,8 +75,9 @@ def copy_finished_cells(spec: Comparison, folder: Path) -> int:
                 continue
             if not copied:
                 _copy_shared_data(spec, folder, source_study)
+            CellResult.check_rows(source, ROWS)
             shutil.copytree(source, target, dirs_exist_ok=True)
-            result.save(target)
+            result.save(target, rows=ROWS)
             copied[cell.name] = cell_commits(source_study).get(cell.name, "")
     if copied:
         write_json(folder / COMMITS, cell_commits(folder) | copied)
@@ -80,7 +89,7 @@ def _copy_shared_data(spec: Comparison, folder: Path, source_folder: Path) -> No
     folder.mkdir(parents=True, exist_ok=True)
     if (folder / files.FACTS).exists():
         return
-    (folder / files.SPEC).write_text(spec.to_yaml(), encoding="utf-8")
+    write_yaml(folder / files.SPEC, spec.to_yaml())
     for name in (files.DATA, files.SCORE):
         if (source_folder / name).is_dir():
             shutil.copytree(source_folder / name, folder / name, dirs_exist_ok=True)

@@ -9,7 +9,7 @@ from pathlib import Path
 from addnorm.claims.checks import Answer, Verdict
 from addnorm.claims.claim import Budget, registry
 from addnorm.core.errors import UserError
-from addnorm.core.files import read_json, write_json
+from addnorm.core.files import check_file, file_checksum, read_json_and_files, write_json
 from addnorm.core.rows import Row, read_rows, write_rows
 from addnorm.train.environment import collect_versions, describe_machine
 
@@ -53,7 +53,8 @@ class Result:
         write_rows(folder / ROWS, self.rows)
         data = asdict(self) | {"verdict": self.verdict.to_dict() if self.verdict else None}
         data["rows"] = len(self.rows)
-        write_json(folder / RESULT, data | {"command": self.command})
+        checksums = {ROWS: file_checksum(folder / ROWS)}
+        write_json(folder / RESULT, data | {"command": self.command}, files=checksums)
 
     @classmethod
     def read(cls, folder: Path) -> "Result | None":
@@ -62,17 +63,19 @@ class Result:
         The verdict stored in the file is for readers without addnorm.
         """
         try:
-            data = read_json(folder / RESULT)
+            data, checksums = read_json_and_files(folder / RESULT)
             if data is None:
                 return None
             rows = tuple(read_rows(folder / ROWS))
             if len(rows) != data["rows"]:
                 raise UserError(f"{ROWS}: expected {data['rows']} rows, got {len(rows)}")
+            if ROWS in checksums:
+                check_file(folder / ROWS, checksums[ROWS], hint="run it again")
             names = ("claim", "budget", "digest", "why", "seconds", "made")
             judge = registry.member(data["claim"])().judge
             verdict = None if data["verdict"] is None else judge(rows)
             return cls(**{name: data[name] for name in names}, verdict=verdict, rows=rows)
-        except (KeyError, TypeError, UserError) as error:
+        except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
             why = str(error).partition(";")[0] if isinstance(error, UserError) else repr(error)
             raise UserError(
                 f"{folder} is not the result of a claim ({why}); remove it and run the claim again"

@@ -15,7 +15,7 @@ from addnorm.comparison.job import HEARTBEAT_SECONDS, Heartbeat, Job, StepCallba
 from addnorm.comparison.tasks import get_task
 from addnorm.core.errors import UserError
 from addnorm.core.files import try_lock
-from addnorm.train.run_folder import CHECKPOINTS
+from addnorm.train.run_folder import CHECKPOINTS, ROWS
 
 LOCK_TIMEOUT_SECONDS = 60.0
 """Seconds to wait for another process that trains the same cell."""
@@ -70,7 +70,7 @@ def _train_cell(job: Job, on_step: StepCallback) -> CellResult | None:
             return None
         idle_memory = 0 if is_using_gpu() else idle_memory
         result = replace(result, memory=_peak_memory_bytes() - idle_memory)
-        result.save(job.folder)
+        result.save(job.folder, rows=None if result.ending == "crashed" else ROWS)
     except Exception as error:
         if _is_disk_full(error):
             raise DiskFullError(str(error)) from None

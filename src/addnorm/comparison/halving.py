@@ -15,7 +15,7 @@ from addnorm.comparison.cell_result import CellResult
 from addnorm.comparison.grid import Arm, Cell
 from addnorm.comparison.outcomes import LossSummary
 from addnorm.comparison.spec import Comparison
-from addnorm.train.run_folder import CHECKPOINTS
+from addnorm.train.run_folder import CHECKPOINTS, ROWS
 
 HALVING_DIVISORS = (4, 2)
 """Settings are halved after `steps // divisor` steps: at a quarter, then at half."""
@@ -54,7 +54,7 @@ def stop_worse_half(spec: Comparison, folder: Path, step: int) -> list[tuple[Cel
             if result is None or result.ending == "crashed":
                 reason = f"in the worse half of its arm's settings at step {step}"
                 result = CellResult("cut", reason, step=step)
-                result.save(run)
+                result.save(run, rows=ROWS)
                 shutil.rmtree(run / CHECKPOINTS, ignore_errors=True)
                 stopped.append((cell, result))
     return stopped

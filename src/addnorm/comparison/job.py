@@ -10,6 +10,7 @@ from typing import Any, Protocol, Self
 
 import torch
 
+from addnorm.comparison.shared_data import SharedData
 from addnorm.core.rows import Row
 from addnorm.train.callbacks import TrainCallback
 from addnorm.train.train_state import TrainState
@@ -60,6 +61,8 @@ class Job:
     """Folder of the held-out examples to score on; None disables scoring."""
     pause_step: int | None = None
     """Step at which the cell pauses for halving; None trains to the end."""
+    shared_data: SharedData | None = None
+    """Facts that the data must still agree with when the cell starts; None skips the check."""
 
 
 class Heartbeat(TrainCallback):

@@ -38,7 +38,11 @@ def parse_comparison(values: Mapping[str, Any]) -> Comparison:
     values = dict(task.defaults) | dict(values)
     fields = {name: value for name, value in values.items() if name in Comparison.model_fields}
     axes = {name: value for name, value in values.items() if name in AXES}
-    keys = dict(fields.pop("keys", None) or {})
+    keys = fields.pop("keys", None)
+    keys = {} if keys is None else keys
+    if not isinstance(keys, Mapping):
+        raise UserError(f"keys: expected recipe keys with their values, got {keys!r}")
+    keys = dict(keys)
     for name, value in values.items():
         if name not in fields and name not in axes and name != "keys":
             keys[name] = value
@@ -55,9 +59,12 @@ def parse_comparison(values: Mapping[str, Any]) -> Comparison:
         raise UserError(_format_error(error)) from None
 
 
-def read_spec(file: Path) -> dict[str, Any]:
-    """Read the flat keys of a comparison from a YAML file."""
-    return load_yaml(file, "study")
+def read_spec(file: Path, *, verify: bool = False) -> dict[str, Any]:
+    """Read the flat keys of a comparison from a YAML file.
+
+    verify: whether the file is that of a comparison's folder, which must not have changed.
+    """
+    return load_yaml(file, "study", verify=verify)
 
 
 def parse_task_option(task: str) -> dict[str, Any]:

@@ -28,7 +28,7 @@ from addnorm.comparison.shared_data import SharedData
 from addnorm.comparison.spec import Comparison
 from addnorm.comparison.tasks import get_task
 from addnorm.core.errors import UserError
-from addnorm.core.files import atomic_write, folder_lock, write_json
+from addnorm.core.files import folder_lock, remove_stale_files, write_json, write_yaml
 from addnorm.core.interrupts import graceful_shutdown
 
 MAX_VALUE_CHARACTERS = 120
@@ -104,8 +104,9 @@ def claim_folder(folder: Path, spec: Comparison) -> Iterator[None]:
         if (folder / files.FACTS).exists():
             _reject_other_comparison(folder, spec)
         else:
-            with atomic_write(folder / files.SPEC) as path:
-                path.write_text(spec.to_yaml(), encoding="utf-8")
+            write_yaml(folder / files.SPEC, spec.to_yaml())
+        for name in (files.CELLS, files.DATA, files.SCORE):
+            remove_stale_files(folder / name)
         yield
 
 
@@ -174,4 +175,5 @@ def _build_job(
         folder=folder / files.CELLS / cell.name,
         score=folder / files.SCORE if spec.score else None,
         pause_step=pause_step,
+        shared_data=shared_data,
     )

@@ -4,7 +4,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from addnorm.comparison import layout as files
+from addnorm.core.errors import UserError
 from addnorm.core.files import read_json, write_json
+from addnorm.core.validation import parse_dataclass
 
 
 @dataclass(frozen=True)
@@ -30,8 +32,15 @@ class SharedData:
     @classmethod
     def read(cls, folder: Path) -> "SharedData | None":
         """Read the facts of a comparison's folder; return None if the data are not prepared."""
-        facts = read_json(folder / files.FACTS)
-        return None if facts is None else cls(**facts)
+        path = folder / files.FACTS
+        hint = "restore it, or start again in another folder"
+        facts = read_json(path, hint=hint)
+        if facts is None:
+            return None
+        try:
+            return parse_dataclass(cls, facts, str(path))
+        except UserError as error:
+            raise UserError(f"{error}; {hint}") from None
 
     def save(self, folder: Path) -> None:
         """Write `facts.json`, which marks the data as prepared."""

@@ -1,21 +1,38 @@
-"""Atomic file writes, JSON files and folder locks.
+"""Atomic file writes, JSON and YAML files with checksums, and folder locks.
 
 A file written here is either complete or absent: it is written under a temporary name, flushed to
 disk, and renamed. A reader never sees a part of it, even after a power failure.
+
+Files that we read back carry a SHA-256 checksum, so that later damage is noticed:
+
+    JSON    the key `checksum` covers all other keys, the key `files` has the checksum of files
+            beside it, such as weights
+    YAML    the first line is a comment with the checksum of the lines below it
+
+A JSON or YAML file without a checksum was written by hand and is not verified. Deleting the
+checksum therefore accepts an edited file.
 """
 
 import fcntl
+import hashlib
 import json
 import math
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from addnorm.core.errors import UserError
+from addnorm.core.parsing import parse_json, parse_yaml
 
 LOCK_FILE = ".lock"
+CHECKSUM, FILES = "checksum", "files"
+"""Keys that `write_json` adds."""
+YAML_CHECKSUM = "# sha256 of the lines below, delete this line after an edit: "
+TEMPORARY_NAME = re.compile(r"\.(?P<name>.+\.(?:json|jsonl|yaml|html|safetensors))\.(?P<pid>\d+)")
+"""Names of temporary files of `atomic_write`."""
 
 
 @contextmanager
@@ -23,7 +40,8 @@ def atomic_write(path: str | Path) -> Iterator[Path]:
     """Yield a temporary path beside `path`, and rename it to `path` when the block succeeds.
 
     If the block raises, the temporary file is deleted and `path` keeps its old content. Missing
-    parent folders are created.
+    parent folders are created. A symbolic link stays one: the file that it points to is replaced.
+    Temporary files that killed processes left for the same path are deleted.
 
     >>> import tempfile
     >>> target = Path(tempfile.mkdtemp()) / "answer.txt"
@@ -32,8 +50,10 @@ def atomic_write(path: str | Path) -> Iterator[Path]:
     >>> target.read_text()
     '42'
     """
-    path = Path(path)
+    path = Path(os.path.realpath(path)) if os.path.islink(path) else Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
+    for stale in path.parent.glob(f".{_escape_glob(path.name)}.*"):
+        _remove_if_stale(stale, stale.name.removeprefix(f".{path.name}."))
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         yield temporary
@@ -48,6 +68,30 @@ def atomic_write(path: str | Path) -> Iterator[Path]:
         temporary.unlink(missing_ok=True)
 
 
+def remove_stale_files(folder: Path) -> None:
+    """Delete the temporary files that killed processes left in a folder."""
+    with suppress(OSError):
+        for path in folder.iterdir():
+            if match := TEMPORARY_NAME.fullmatch(path.name):
+                _remove_if_stale(path, match["pid"])
+
+
+def _remove_if_stale(path: Path, pid: str) -> None:
+    if not pid.isascii() or not pid.isdigit() or len(pid) > 10:
+        return
+    try:
+        os.kill(int(pid), 0)  # raises if there is no such process; signal 0 is not delivered
+    except ProcessLookupError:
+        with suppress(OSError):
+            path.unlink()
+    except (OSError, OverflowError):
+        pass  # a process of another user
+
+
+def _escape_glob(name: str) -> str:
+    return re.sub(r"([*?[])", r"[\1]", name)
+
+
 def fsync_path(path: Path) -> None:
     """Wait until a file, or the list of names in a folder, is on disk."""
     handle = os.open(path, os.O_RDONLY)
@@ -57,27 +101,168 @@ def fsync_path(path: Path) -> None:
         os.close(handle)
 
 
-def write_json(path: Path, data: Any) -> None:
-    """Write `data` as indented JSON, atomically; NaN and infinities become null."""
-    text = json.dumps(replace_nonfinite(data), indent=2, ensure_ascii=False, allow_nan=False)
-    with atomic_write(path) as temporary:
-        temporary.write_text(text + "\n", encoding="utf-8")
+def file_checksum(path: Path, size: int | None = None) -> str:
+    """Return the SHA-256 of a file, or of its first `size` bytes, with bounded memory."""
+    return hash_start(path, size).hexdigest()
 
 
-def read_json(path: Path) -> Any:
-    """Return the content of a JSON file, or None if there is no such file.
+def hash_start(path: Path, size: int | None = None) -> "hashlib._Hash":
+    """Return the hash object of a file, or of its first `size` bytes."""
+    digest = hashlib.sha256()
+    left = path.stat().st_size if size is None else size
+    with path.open("rb") as file:
+        while left > 0 and (block := file.read(min(left, 1 << 20))):
+            digest.update(block)
+            left -= len(block)
+    return digest
 
-    Raises:
-        UserError: the file does not contain JSON
+
+def check_file(path: Path, checksum: str, *, hint: str) -> None:
+    """Raise `UserError` unless a file has a checksum.
+
+    Args:
+        path: the file
+        checksum: the result of `file_checksum` when the file was written
+        hint: what to do about a changed file
     """
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        if file_checksum(path) == checksum:
+            return
+    except OSError as problem:
+        raise UserError(f"{path} cannot be read ({problem.strerror or problem}); {hint}") from None
+    raise UserError(f"{path} has changed since it was written: its checksum differs; {hint}")
+
+
+def write_json(path: Path, data: Mapping[str, Any], *, files: Mapping[str, str] = {}) -> None:
+    """Write an object as indented JSON with its checksum; NaN and infinities become null.
+
+    Args:
+        path: the file, replaced atomically
+        data: the object
+        files: checksums of files beside it, by name; `read_json_and_files` returns them
+    """
+    with atomic_write(path) as temporary:
+        temporary.write_bytes(to_checked_json(replace_nonfinite(data), files))
+
+
+def to_checked_json(data: Mapping[str, Any], files: Mapping[str, str] = {}) -> bytes:
+    """Return an object as indented JSON in UTF-8, with its checksum."""
+    # As a reader gets it: keys are strings, and a file has one order of keys.
+    content = json.loads(json.dumps({**data, FILES: dict(files)} if files else dict(data)))
+    content |= {CHECKSUM: _json_checksum(content)}
+    text = json.dumps(content, indent=2, ensure_ascii=False)
+    return f"{text}\n".encode(errors="backslashreplace")  # lone surrogates become JSON escapes
+
+
+def read_json(path: Path, *, hint: str = "") -> Any:
+    """Return the content of a JSON file without its checksum, or None if there is no such file.
+
+    Args:
+        path: the file
+        hint: what to do about a damaged file
+
+    Raises:
+        UserError: the file does not contain JSON, or its checksum does not match
+    """
+    return read_json_and_files(path, hint=hint)[0]
+
+
+def read_json_and_files(
+    path: Path,
+    *,
+    hint: str = "",
+    nonfinite: bool = False,
+    required: bool = False,
+    verify: bool = True,
+) -> tuple[Any, dict[str, str]]:
+    """Return the content of a JSON file, and the checksums of the files beside it, by name.
+
+    Args:
+        path: the file
+        hint: what to do about a damaged file
+        nonfinite: whether NaN and infinities are allowed, which JSON does not have
+        required: whether a file without a checksum is damaged
+        verify: whether the checksum must match
+
+    Raises:
+        UserError: the file does not contain JSON, or its checksum does not match
+    """
+    hint = hint or "delete it and rerun the command that wrote it"
+    data = _read_document(path, "JSON", lambda text: parse_json(text, nonfinite=nonfinite), hint)
+    if data is None and path.exists():
+        raise UserError(f"{path}: expected data, got null; {hint}")
+    files: Any = {}
+    if isinstance(data, dict) and CHECKSUM in data:
+        checksum = data.pop(CHECKSUM)
+        if verify and checksum != _json_checksum(data):
+            raise _changed_error(path, hint)
+    elif required and data is not None:
+        raise UserError(f"{path} has no checksum; {hint}")
+    if isinstance(data, dict):
+        files = data.pop(FILES, {})
+        if not isinstance(files, dict) or any(
+            not isinstance(checksum, str) or Path(name).name != name
+            for name, checksum in files.items()
+        ):
+            raise UserError(f"{path}: {FILES}: expected checksums by file name; {hint}")
+    return data, files
+
+
+def write_yaml(path: Path, text: str) -> None:
+    """Write YAML below a comment with its checksum, atomically."""
+    checksum = hashlib.sha256(text.encode()).hexdigest()
+    with atomic_write(path) as temporary:
+        temporary.write_text(f"{YAML_CHECKSUM}{checksum}\n{text}", encoding="utf-8")
+
+
+def read_yaml(path: Path, *, verify: bool = True) -> Any:
+    """Return the content of a YAML file, or None if there is no such file.
+
+    Args:
+        path: the file
+        verify: whether a changed file is an error, if it has a checksum
+
+    Raises:
+        UserError: the file does not contain YAML, or its checksum does not match
+    """
+    hint = "restore it, or delete its first line to accept the change"
+
+    def parse(text: str) -> Any:
+        first, _, rest = text.partition("\n")
+        if verify and YAML_CHECKSUM.removeprefix("#") in first:
+            checksum = hashlib.sha256(rest.encode()).hexdigest()
+            if first != f"{YAML_CHECKSUM}{checksum}":
+                raise _changed_error(path, hint)
+        return parse_yaml(text)
+
+    return _read_document(path, "YAML", parse, "")
+
+
+def _read_document(path: Path, kind: str, parse: Any, hint: str) -> Any:
+    """Return the parsed text of a file, None if there is no such file."""
+    hint = f"; {hint}" if hint else ""
+    try:
+        if path.exists() and not path.is_file():  # reading a pipe would wait forever
+            raise UserError(f"{path}: expected a file, got a folder or a device{hint}")
+        with path.open(encoding="utf-8", newline="") as file:
+            return parse(file.read())
     except FileNotFoundError:
         return None
+    except UserError:
+        raise
+    except OSError as problem:
+        reason = problem.strerror or problem
+        raise UserError(f"{path} cannot be read ({reason}); check its permissions") from None
     except ValueError as problem:
-        raise UserError(
-            f"{path} is not JSON ({problem}); delete it and rerun the command that wrote it"
-        ) from None
+        raise UserError(f"{path} is not {kind} ({problem}){hint}") from None
+
+
+def _changed_error(path: Path, hint: str) -> UserError:
+    return UserError(f"{path} has changed since it was written: its checksum differs; {hint}")
+
+
+def _json_checksum(data: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()
 
 
 def replace_nonfinite(value: Any) -> Any:
@@ -118,6 +303,7 @@ def folder_lock(folder: Path, activity: str = "training") -> Iterator[None]:
                 f"another process is {activity} into {folder}; wait for it to end, or choose "
                 "another -o"
             )
+        remove_stale_files(folder)
         yield
 
 

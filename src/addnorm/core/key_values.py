@@ -4,9 +4,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from addnorm.core.errors import UserError
+from addnorm.core.files import read_yaml
+from addnorm.core.parsing import parse_yaml
 
 
 def parse_key_values(pairs: Iterable[str]) -> dict[str, Any]:
@@ -19,7 +19,7 @@ def parse_key_values(pairs: Iterable[str]) -> dict[str, Any]:
     for pair in pairs:
         name, equals, text = pair.partition("=")
         if not equals or not name:
-            raise UserError(f"cannot parse {pair!r}; expected key=value, such as dim=128")
+            raise UserError(f"cannot parse {_shorten(pair)}; expected key=value, such as dim=128")
         if name.strip() in values:
             raise UserError(f"{name.strip()} is passed twice; remove one of them")
         values[name.strip()] = _parse_value(text, pair)
@@ -28,37 +28,31 @@ def parse_key_values(pairs: Iterable[str]) -> dict[str, Any]:
 
 def _parse_value(text: str, pair: str) -> Any:
     try:
-        return yaml.safe_load(text)
-    except yaml.YAMLError:
+        return parse_yaml(text)
+    except ValueError:
         if "(" in text:  # a call string, whose characters have another meaning in YAML
             return text
-        raise UserError(f"cannot parse {pair!r}; expected key=value, such as dim=128") from None
+        raise UserError(
+            f"cannot parse {_shorten(pair)}; expected key=value, such as dim=128"
+        ) from None
 
 
-def load_yaml(file: Path, description: str) -> dict[str, Any]:
+def _shorten(text: str) -> str:
+    return repr(text if len(text) <= 80 else f"{text[:77]}...")
+
+
+def load_yaml(file: Path, description: str, *, verify: bool = False) -> dict[str, Any]:
     """Read the keys of a YAML file.
 
     Args:
         file: the file
         description: what the file is, for error messages
+        verify: whether the file is a record that `write_yaml` wrote, whose checksum must match;
+            otherwise it may be a copy that was edited
     """
     if not file.is_file():
         raise UserError(f"no {description} at {file}: there is no such file; expected a YAML file")
-    try:
-        values = yaml.load(file.read_text(encoding="utf-8"), Loader=_UniqueKeyLoader)
-    except (yaml.YAMLError, UnicodeDecodeError) as problem:
-        raise UserError(f"{file} is not YAML ({' '.join(str(problem).split())})") from None
+    values = read_yaml(file, verify=verify)
     if not isinstance(values, dict) or not all(isinstance(name, str) for name in values):
         raise UserError(f"{file} contains no keys; expected lines such as `dim: 128`")
     return values
-
-
-class _UniqueKeyLoader(yaml.SafeLoader):
-    """YAML loader that rejects duplicate keys."""
-
-    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
-        names = [self.construct_object(name) for name, _ in node.value]
-        for name in names:
-            if names.count(name) > 1:
-                raise yaml.YAMLError(f"{name!r} appears twice, line {node.start_mark.line + 1}")
-        return super().construct_mapping(node, deep)

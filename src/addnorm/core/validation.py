@@ -6,11 +6,15 @@ run forever.
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any
+from dataclasses import fields
+from functools import cache
+from typing import Annotated, Any, TypeVar
 
-from pydantic import Field, ValidationError
+from pydantic import Field, TypeAdapter, ValidationError
 
 from addnorm.core.errors import UserError, closest_names
+
+Data = TypeVar("Data")
 
 # A larger size is a mistake, and torch would fail late or exhaust the memory.
 MAX_WIDTH = 2**17
@@ -67,6 +71,34 @@ def format_validation_error(error: ValidationError, known: Sequence[str]) -> str
     if not name or first["type"] == "value_error":  # raised by a validator of ours
         return str(first["msg"]).removeprefix("Value error, ")
     return f"{name}: expected {expected_value(first)}, got {first['input']!r}"
+
+
+def parse_dataclass(cls: type[Data], data: Any, source: str) -> Data:
+    """Build a dataclass from JSON data, after checking the type of every field.
+
+    Args:
+        cls: the dataclass
+        data: an object with its fields; those with a default may be missing
+        source: where the data come from, for error messages
+
+    Raises:
+        UserError: the data are not an object, or a field is missing, unknown or has another type
+    """
+    if not isinstance(data, dict):
+        raise UserError(f"{source}: expected an object, got {type(data).__name__}")
+    names = [field.name for field in fields(cls)]  # type: ignore[arg-type]
+    try:
+        if unknown := [name for name in data if name not in names]:
+            raise UserError(f"{source}: unknown field {unknown[0]!r}")
+        value: Data = _adapter(cls).validate_python(data)
+        return value
+    except ValidationError as error:
+        raise UserError(f"{source}: {format_validation_error(error, names)}") from None
+
+
+@cache
+def _adapter(cls: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(cls)
 
 
 def expected_value(error: Mapping[str, Any]) -> str:

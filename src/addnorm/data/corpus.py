@@ -1,11 +1,12 @@
 """Corpora on disk: a folder with a card and one JSON-lines file per split.
 
-    corpus.json    {"task": "translate", "counts": {"train": 2}, "about": {}}
+    corpus.json    {"task": "translate", "counts": {"train": 2}, "about": {}, "files": ..., ...}
     train.jsonl    {"source": "one", "target": "eins"}
                    {"source": "two", "target": "zwei"}
 
 The package knows records only by their columns. What a task does with them is defined in
-`addnorm.tasks`; the card stores the name of the task that the corpus was made for.
+`addnorm.tasks`; the card stores the name of the task that the corpus was made for, and the checksum
+of each file, computed while the file is written. A corpus without checksums was written by hand.
 """
 
 import hashlib
@@ -17,8 +18,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from addnorm.core.errors import UserError
-from addnorm.core.files import atomic_write
+from addnorm.core.errors import UserError, unknown_name_message
+from addnorm.core.files import (
+    atomic_write,
+    file_checksum,
+    read_json_and_files,
+    write_json,
+)
 
 SPLITS = ("train", "valid", "test")
 LABEL = "label"
@@ -42,6 +48,8 @@ class Corpus:
     """Classes in the order of their indices; empty without a label column."""
     about: dict[str, Any] = field(default_factory=dict)
     """Source of the corpus and statistics of its creation."""
+    checksums: dict[str, str] = field(default_factory=dict)
+    """Checksums of the files when they were written, by name; empty if written by hand."""
 
     @classmethod
     def open(cls, folder: str | Path, task: str | Collection[str] | None = None) -> "Corpus":
@@ -59,21 +67,26 @@ class Corpus:
         hint = CREATE_HINT.format(task=f" --task {accepted[0]}" if accepted else "")
         if not folder.exists():
             raise UserError(f"no corpus at {folder}: there is no such folder; {hint}")
+        if not (folder / CARD_FILE).exists():
+            raise UserError(f"no corpus at {folder}: it has no {CARD_FILE}; {hint}")
+        card, checksums = read_json_and_files(folder / CARD_FILE, hint=hint)
         try:
-            card = json.loads((folder / CARD_FILE).read_text(encoding="utf-8"))
             corpus = cls(
                 folder,
                 str(card["task"]),
                 {str(split): int(count) for split, count in card["counts"].items()},
                 tuple(map(str, card.get("labels", ()))),
                 dict(card.get("about", {})),
+                checksums,
             )
-        except (FileNotFoundError, NotADirectoryError):
-            raise UserError(f"no corpus at {folder}: it has no {CARD_FILE}; {hint}") from None
         except (ValueError, KeyError, TypeError, AttributeError) as problem:
             raise UserError(
                 f"{folder / CARD_FILE} cannot be read ({type(problem).__name__}: {problem}); {hint}"
             ) from None
+        for split in corpus.counts:
+            if split not in SPLITS:  # a name becomes a path
+                message = unknown_name_message("split", split, SPLITS)
+                raise UserError(f"{folder / CARD_FILE}: {message}")
         if accepted and corpus.task not in accepted:
             names = " or ".join(map(repr, accepted))
             raise UserError(
@@ -83,10 +96,37 @@ class Corpus:
 
     @cached_property
     def digest(self) -> str:
-        """Hash of the card and of the file sizes."""
-        sizes = [(split, self.path(split).stat().st_size) for split in self.counts]
-        text = f"{(self.folder / CARD_FILE).read_text(encoding='utf-8')}{sizes}"
+        """Hash of the card and of all records, in their order."""
+        content = {split: self.checksum(split) for split in self.counts}
+        card = [self.task, self.counts, self.labels, self.about]
+        text = json.dumps([card, content], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
+
+    def verify(self, *splits: str) -> None:
+        """Raise `UserError` if files have changed since the corpus was written.
+
+        Training verifies a corpus once, at its start.
+
+        Args:
+            *splits: the splits to verify; all if empty
+        """
+        for split in splits or self.counts:
+            path = self.path(split)
+            if self.checksum(split) != self.checksums.get(path.name, self.checksum(split)):
+                raise UserError(
+                    f"{path} has changed since it was written: its checksum differs from the one "
+                    f"in {CARD_FILE}; restore it, or make the corpus again with `addnorm data`"
+                )
+
+    def checksum(self, split: str) -> str:
+        """Return the checksum of a split's file; read once for each object, with bounded memory."""
+        if split not in self._computed_checksums:
+            self._computed_checksums[split] = file_checksum(self.path(split))
+        return self._computed_checksums[split]
+
+    @cached_property
+    def _computed_checksums(self) -> dict[str, str]:
+        return {}
 
     @cached_property
     def columns(self) -> tuple[str, ...]:
@@ -96,7 +136,7 @@ class Corpus:
                 for line in lines:
                     try:
                         return tuple(json.loads(line).keys())
-                    except (ValueError, AttributeError):
+                    except (ValueError, AttributeError, RecursionError):
                         raise _broken_record(self.path(split), 1, line, ()) from None
         return ()
 
@@ -132,7 +172,7 @@ def parse_records(
         try:
             record = json.loads(line)
             values = {name: record[name] for name in columns}
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, RecursionError):
             values = {}
         if not values or not all(isinstance(value, str) for value in values.values()):
             raise _broken_record(path, number + _count_lines_before(path, start), line, columns)
@@ -174,18 +214,24 @@ def write_corpus(
     counts: dict[str, int] = {}
     labels: set[str] = set()
     columns: tuple[str, ...] = ()
+    checksums: dict[str, str] = {}
     with ExitStack() as files:
         for split, records in splits.items():
-            name = files.enter_context(atomic_write(folder / f"{split}.jsonl"))
-            with name.open("w", encoding="utf-8", errors="replace", newline="\n") as file:
+            path = folder / f"{split}.jsonl"
+            name, checksum = files.enter_context(atomic_write(path)), hashlib.sha256()
+            with name.open("wb") as file:
                 counts[split] = 0
                 for record in records:
                     columns = columns or tuple(record)
                     values = {column: record[column] for column in columns}
                     if LABEL in values:
                         labels.add(values[LABEL])
-                    file.write(json.dumps(values, ensure_ascii=False) + "\n")
+                    text = json.dumps(values, ensure_ascii=False)
+                    line = f"{text}\n".encode(errors="replace")
+                    file.write(line)
+                    checksum.update(line)
                     counts[split] += 1
+            checksums[path.name] = checksum.hexdigest()
         if not counts.get("train"):
             raise UserError("an empty corpus: no record is left for training; add more text")
         (folder / CARD_FILE).unlink(missing_ok=True)  # an older card must not describe new files
@@ -193,6 +239,5 @@ def write_corpus(
     if LABEL in columns:
         card["labels"] = sorted(labels)
     card["about"] = dict(about or {})
-    with atomic_write(folder / CARD_FILE) as name:
-        name.write_text(json.dumps(card, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-    return Corpus(folder, task, counts, tuple(sorted(labels)), dict(about or {}))
+    write_json(folder / CARD_FILE, card, files=checksums)
+    return Corpus(folder, task, counts, tuple(sorted(labels)), dict(about or {}), checksums)

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from addnorm.core.errors import UserError
-from addnorm.core.files import LOCK_FILE
+from addnorm.core.files import LOCK_FILE, remove_stale_files
 from addnorm.data.corpus import CARD_FILE, LABEL, SPLITS, Corpus, Record, write_corpus
 from addnorm.data.record_counts import RecordCounts
 from addnorm.data.splitting import (
@@ -113,6 +113,7 @@ def build_corpus(
     is_new = not folder.exists()
     spools = folder / SPOOL_FOLDER
     shutil.rmtree(spools, ignore_errors=True)  # of an interrupted build
+    remove_stale_files(folder)
     try:
         spools.mkdir(parents=True)
     except OSError as problem:

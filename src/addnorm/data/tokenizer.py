@@ -96,9 +96,12 @@ class Tokenizer:
             raise UserError(f"tokenizer: expected the path of a tokenizer.json, got {path}")
         try:
             engine = Engine.from_str(path.read_text(encoding="utf-8"))
-        except Exception as problem:  # the library raises a bare Exception
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as problem:  # a bare Exception, or a panic of the Rust code
+            reason = " ".join(str(problem).split())
             raise UserError(
-                f"tokenizer: expected a tokenizer.json, got {path}, which is not one ({problem})"
+                f"tokenizer: expected a tokenizer.json, got {path}, which is not one ({reason})"
             ) from None
         return cls(engine)
 

@@ -9,12 +9,15 @@ import torch
 from torch import Tensor, nn
 
 from addnorm.core.errors import UserError
-from addnorm.core.rows import Row
+from addnorm.core.rows import Row, thinned_interval
 from addnorm.measure.gradient_norm import squared_gradient_norms
 from addnorm.measure.probe import Scalars, forward_scalars
 from addnorm.measure.sites import find_stacks, site_fields, site_parameters, unwrap_model
 from addnorm.measure.update_ratio import clone_parameters, squared_update_norms
 from addnorm.sublayers.base import check_positive_int
+
+MAX_DENSE_STEPS = 1_000
+"""Measured steps that are `every` apart; a deep model has hundreds of rows for each."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +49,8 @@ class Monitor:
     Args:
         model: an addnorm model or Stack, or any module that holds stacks; also inside
             DistributedDataParallel, sharded by `fully_shard`, or compiled
-        every: measure step 1 and every step divisible by this number
+        every: measure step 1 and every step divisible by this number; after `MAX_DENSE_STEPS`
+            measurements the interval grows with the step, see `thinned_interval`
         sentences: number of sequences of the batch in the forward pass
     """
 
@@ -59,7 +63,7 @@ class Monitor:
 
     def is_due(self, step: int) -> bool:
         """Return whether a step is measured. A resumed run measures the same steps."""
-        return step == 1 or step % self.every == 0
+        return step == 1 or step % thinned_interval(self.every, step, full=MAX_DENSE_STEPS) == 0
 
     def before_update(self, step: int, *args: Any, **kwargs: Any) -> None:
         """Measure gradients and sites after the backward pass.

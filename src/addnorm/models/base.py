@@ -13,9 +13,15 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from addnorm.core.errors import UserError
-from addnorm.core.files import atomic_write
+from addnorm.core.files import (
+    atomic_write,
+    check_file,
+    file_checksum,
+    read_json_and_files,
+    write_json,
+)
 from addnorm.kernels.cross_entropy import LossSums, cross_entropy
-from addnorm.models.config import Config
+from addnorm.models.config import CONFIG_HINT, Config
 from addnorm.stacks import Decoder, Encoder, Stack
 from addnorm.stacks.init import init_weight_, reset_all_parameters
 
@@ -121,7 +127,7 @@ class Model(WiredModule):
         return cross_entropy(self(*inputs, **options), targets, smoothing=smoothing)
 
     def save(self, folder: str | Path) -> None:
-        """Save `config.json` and `model.safetensors` to a folder, atomically."""
+        """Save `config.json` and `model.safetensors` to a folder, with their checksums."""
         if any(parameter.is_meta for parameter in self.parameters()):
             raise UserError(
                 "expected a model with weights to save, got one on the meta device; call "
@@ -129,29 +135,83 @@ class Model(WiredModule):
             )
         tensors = self.state_dict()
         folder = Path(folder)
-        with (
-            atomic_write(folder / CONFIG_FILE) as config,
-            atomic_write(folder / WEIGHTS_FILE) as weights,
-        ):
-            config.write_text(self.config.to_json(), encoding="utf-8")
+        with atomic_write(folder / WEIGHTS_FILE) as weights:
             save_tensors(tensors, weights)
+            checksums = {WEIGHTS_FILE: file_checksum(weights)}
+        write_json(folder / CONFIG_FILE, self.config.to_dict(), files=checksums)
 
     def load(self, folder: str | Path) -> "Model":
-        """Load the weights that `save` wrote to a folder."""
-        path = Path(folder) / WEIGHTS_FILE
-        if not path.is_file():
-            raise UserError(f"expected a folder written by save(), got no weights at {path}")
-        try:
-            self.load_state_dict(load_file(path))
-        except SafetensorError as error:
-            raise UserError(f"{path} is damaged ({error})") from None
+        """Load the weights that `save` wrote to a folder.
+
+        Raises:
+            UserError: there are no weights, they are damaged, or they do not fit the model
+        """
+        load_weights(self, read_weights(folder), source=Path(folder) / WEIGHTS_FILE)
         return self
+
+
+def read_weights(folder: str | Path) -> dict[str, Tensor]:
+    """Return the weights that `Model.save` wrote to a folder, after verifying their checksum."""
+    path = Path(folder) / WEIGHTS_FILE
+    if not path.is_file():
+        raise UserError(f"expected a folder written by save(), got no weights at {path}")
+    _, checksums = read_json_and_files(Path(folder) / CONFIG_FILE, hint=CONFIG_HINT)
+    if WEIGHTS_FILE in checksums:
+        check_file(path, checksums[WEIGHTS_FILE], hint="restore it, or save the model again")
+    try:
+        return load_file(path)
+    except (SafetensorError, OSError) as error:
+        raise UserError(f"{path} is damaged ({' '.join(str(error).split())})") from None
+
+
+def load_weights(model: nn.Module, weights: dict[str, Tensor], *, source: Path | str) -> None:
+    """Load weights into a model.
+
+    Args:
+        model: the model
+        weights: all tensors of its state
+        source: where the weights come from, for error messages
+
+    Raises:
+        UserError: a tensor is missing, is not part of the model or has another shape
+    """
+    try:
+        model.load_state_dict(weights)
+    except RuntimeError as error:
+        check_weights(model, weights, source=source)  # names the first difference in one line
+        raise _mismatch_error(source, " ".join(str(error).split())[:500]) from None
+
+
+def check_weights(model: nn.Module, weights: dict[str, Tensor], *, source: Path | str) -> None:
+    """Raise `UserError` unless weights have the names and shapes of a model's tensors.
+
+    The model may be on the meta device, so that weights are checked before memory is allocated.
+    """
+    state = model.state_dict()
+    # The arrangement of a stack has no fixed size; loading it raises an error of its own.
+    names = sorted(name for name in {*state, *weights} if not name.endswith("_extra_state"))
+    for name in names:
+        expected, got = (
+            f"{name} of shape {list(each[name].shape)}" if name in each else f"no {name}"
+            for each in (state, weights)
+        )
+        if expected != got:
+            raise _mismatch_error(source, f"expected {expected}, got {got}")
+
+
+def _mismatch_error(source: Path | str, reason: str) -> UserError:
+    return UserError(
+        f"{source} does not fit the model: {reason}; use the config that it was saved with"
+    )
 
 
 def save_tensors(tensors: dict[str, Tensor], path: Path) -> None:
     """Write safetensors; raise `OSError` if the disk is full, as for every other file."""
+    path.touch()
+    mode = path.stat().st_mode  # by the umask; safetensors makes files for their owner only
     try:
         save_file({name: value.contiguous() for name, value in tensors.items()}, path)
+        path.chmod(mode)
     except SafetensorError as error:
         message = str(error).removeprefix("Error while serializing: ")
         code = re.search(r"os error (\d+)", message)  # safetensors has it in the message only

@@ -4,10 +4,18 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from addnorm.core.errors import UserError
 from addnorm.core.validation import check_memory
-from addnorm.models.base import CONFIG_FILE, Model
+from addnorm.models.base import (
+    CONFIG_FILE,
+    WEIGHTS_FILE,
+    Model,
+    check_weights,
+    load_weights,
+    read_weights,
+)
 from addnorm.models.classifier import Classifier
 from addnorm.models.config import Config
 from addnorm.models.language import LanguageModel, MaskedLM, PrefixLM
@@ -60,5 +68,31 @@ def build(
 
 
 def load(folder: str | Path) -> Model:
-    """Load a model and its weights from a folder that `Model.save` wrote."""
-    return build(Config.from_json(Path(folder) / CONFIG_FILE)).load(folder)
+    """Load a model and its weights from a folder that `Model.save` wrote.
+
+    Raises:
+        UserError: a file is missing, damaged or changed, or config and weights do not fit
+    """
+    config = Config.from_json(Path(folder) / CONFIG_FILE)
+    return build_with_weights(config, read_weights(folder), source=Path(folder) / WEIGHTS_FILE)
+
+
+def build_with_weights(config: Config, weights: dict[str, Tensor], *, source: Path | str) -> Model:
+    """Build a model with given weights; see `load_weights`.
+
+    Sizes are compared before a model is allocated: a changed config may describe any number of
+    parameters.
+    """
+    if config.depth > len(weights) or (config.encoder_depth or 0) > len(weights):
+        raise UserError(
+            f"{source} does not fit the model: expected {config.depth} layers, got {len(weights)} "
+            "tensors; use the config that it was saved with"
+        )
+    try:
+        check_weights(build(config, device="meta"), weights, source=source)
+    except (RuntimeError, OverflowError, MemoryError) as error:  # sizes beyond all limits
+        reason = " ".join(str(error).split())[:200]
+        raise UserError(f"{source} does not fit the model: {reason}") from None
+    model = build(config)
+    load_weights(model, weights, source=source)
+    return model

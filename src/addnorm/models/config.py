@@ -1,6 +1,5 @@
 """Config of a model: every setting that is needed to rebuild it, typed and validated."""
 
-import json
 import math
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -8,6 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from addnorm.core.errors import UserError
+from addnorm.core.files import read_json
 from addnorm.core.registry import MAX_FACTOR
 from addnorm.core.validation import (
     MAX_WIDTH,
@@ -25,6 +25,7 @@ from addnorm.wirings.base import registry as wirings
 Rate = Annotated[float, Field(ge=0, lt=1)]
 PositiveFloat = Annotated[float, Field(gt=0, le=MAX_FACTOR)]
 
+CONFIG_HINT = 'restore it, or delete its "checksum" to accept the change'
 KINDS = ("lm", "prefix_lm", "masked_lm", "seq2seq", "classifier")
 
 
@@ -219,24 +220,27 @@ class Config(BaseModel):
             if name in _FIELD_NAMES
         }
 
-    def to_json(self) -> str:
-        """Return the fields that differ from their defaults as JSON."""
-        return json.dumps(self.model_dump(exclude_defaults=True), indent=2) + "\n"
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields that differ from their defaults."""
+        return self.model_dump(exclude_defaults=True)
 
     @classmethod
     def from_json(cls, path: Path) -> "Config":
         """Read a `config.json`."""
         if not path.is_file():
             raise UserError(f"expected a folder written by save(), got no config at {path}")
-        try:
-            values = json.loads(path.read_text(encoding="utf-8"))
-        except (json.JSONDecodeError, UnicodeDecodeError) as error:
-            raise UserError(f"{path}: expected JSON ({error})") from None
+        values = read_json(path, hint=CONFIG_HINT)
         if not isinstance(values, dict):
             raise UserError(f"{path}: expected a JSON object, got {type(values).__name__}")
-        if isinstance(values.get("window"), list):
-            values["window"] = tuple(values["window"])
-        return cls.from_kwargs(**values)
+        return cls.from_dict(values)
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> "Config":
+        """Build a config from JSON data, which stores the tuple of windows as a list."""
+        window = values.get("window")
+        return cls.from_kwargs(
+            **values | ({"window": tuple(window)} if isinstance(window, list) else {})
+        )
 
 
 _FIELD_NAMES = set(Config.model_fields)

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterable, Mapping
 from itertools import chain
+from pathlib import Path
 from typing import Any
 
 from addnorm.core.errors import UserError
@@ -85,10 +86,12 @@ def _data(config: Mapping[str, Any]) -> Part:
     if not folder:
         return Note("Data: not named in the config.")
     facts: dict[str, Any] = {"corpus": folder}
+    if not Path(folder).exists():
+        return Facts("Data", facts | {"details": "the corpus folder no longer exists"})
     try:
         corpus = Corpus.open(folder)
-    except (UserError, OSError):
-        return Facts("Data", facts | {"details": "the corpus folder no longer exists"})
+    except UserError as error:
+        return Facts("Data", facts | {"details": str(error)})
     facts |= {split: f"{count:,} records" for split, count in corpus.counts.items()}
     facts |= {"labels": list(corpus.labels)} if corpus.labels else {}
     return Facts("Data", _format_values(facts | corpus.about))

@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 
 from addnorm.core.errors import UserError
-from addnorm.core.rows import read_rows
+from addnorm.core.files import check_file, read_json_and_files, read_yaml
 from addnorm.report.charts.curves import plot_curve, plot_loss
 from addnorm.report.charts.sites import plot_heatmap, plot_over_depth, plot_over_steps
 from addnorm.report.downsample import finite_points, moving_average
@@ -29,6 +29,7 @@ from addnorm.report.html.page import (
 from addnorm.report.model_section import build_model_section, find_wiring
 from addnorm.report.run_history import EVENT_LABELS, Event, History
 from addnorm.tasks import registry as tasks
+from addnorm.train.run_folder import ROWS, has_checkpoint, read_config, read_run_rows
 
 PAGE_FILE = "report.html"
 MAX_EVENT_ROWS = 200
@@ -110,8 +111,8 @@ def write_training_report(folder: Path) -> Path:
     folder = Path(folder)
     config = _load_config(folder)
     arrangement = _load_arrangement(folder)
-    rows = folder / "rows.jsonl"
-    history = History.from_rows(read_rows(rows) if rows.is_file() else ())
+    _check_fit_rows(folder)
+    history = History.from_rows(read_run_rows(folder))
     return write_page(folder / PAGE_FILE, render_run_page(folder, config, arrangement, history))
 
 
@@ -148,14 +149,13 @@ def render_run_page(
 
 def _load_config(folder: Path) -> dict[str, Any]:
     path = folder / "config.yaml"
-    try:
-        config = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (FileNotFoundError, NotADirectoryError):
+    if not path.exists():
         raise UserError(
             f"no run in {folder}: expected a config.yaml; use the output folder of `addnorm train`"
-        ) from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise UserError(f"{path} is not valid YAML ({' '.join(str(error).split())})") from None
+        )
+    config = read_yaml(path)
+    if has_checkpoint(folder):
+        read_config(folder)  # raises if it is not a recipe
     if not isinstance(config, dict):
         raise UserError(f"{path}: expected the keys of a run, got {type(config).__name__}")
     return config
@@ -163,13 +163,20 @@ def _load_config(folder: Path) -> dict[str, Any]:
 
 def _load_arrangement(folder: Path) -> dict[str, Any]:
     path = folder / "arrangement.json"
-    if not path.is_file():
+    hint, is_run = "rerun the `addnorm train` command to rewrite it", has_checkpoint(folder)
+    content, _ = read_json_and_files(path, hint=hint, required=is_run)
+    if content is None:
+        if is_run:
+            raise UserError(f"{path} is missing; {hint}")
         return {}
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise UserError(f"{path} is not valid JSON ({error})") from None
     return content if isinstance(content, dict) else {"arrangement": content}
+
+
+def _check_fit_rows(folder: Path) -> None:
+    """Raise `UserError` if the rows of `addnorm fit` have changed since the estimator was saved."""
+    _, checksums = read_json_and_files(folder / "estimator.json", nonfinite=True)
+    if ROWS in checksums:
+        check_file(folder / ROWS, checksums[ROWS], hint="restore it, or fit again")
 
 
 def _key_numbers(history: History, events: Sequence[Event]) -> dict[str, str]:

@@ -28,11 +28,13 @@ from sklearn.metrics import (
 )
 
 from addnorm.core.errors import UserError, unknown_name_message
-from addnorm.core.files import atomic_write, folder_lock
+from addnorm.core.files import file_checksum, folder_lock, read_yaml, write_yaml
+from addnorm.core.parsing import parse_yaml
 from addnorm.core.rows import write_rows
 from addnorm.tabular import TabularTransformerClassifier, TabularTransformerRegressor, load
 from addnorm.tabular.columns.reader import empty_columns, read_column
 from addnorm.tabular.inspection.calibration import Reliability
+from addnorm.tabular.io.store import save_estimator
 from addnorm.tabular.task_setup import infer_column_types, split_rows, split_target
 
 CONFIG, ROWS = "config.yaml", "rows.jsonl"
@@ -220,10 +222,8 @@ def _encode_for_trees(
 def save_run(result: FitResult, folder: str | Path) -> None:
     """Write the estimator, the config, the losses and the test scores to a run folder."""
     folder = Path(folder)
-    result.estimator.save(folder)
-    with atomic_write(folder / CONFIG) as path:
-        text = yaml.safe_dump(result.config.model_dump(), sort_keys=False, allow_unicode=True)
-        path.write_text(text, encoding="utf-8")
+    text = yaml.safe_dump(result.config.model_dump(), sort_keys=False, allow_unicode=True)
+    write_yaml(folder / CONFIG, text)
     rows: list[Mapping[str, Any]] = [
         {"name": "loss", "split": split, "step": int(row["epoch"]), "value": row[split]}
         for row in result.estimator.history_
@@ -236,6 +236,8 @@ def save_run(result: FitResult, folder: str | Path) -> None:
         for metric, value in scores.items()
     ]
     write_rows(folder / ROWS, rows)
+    # Last: it marks the run as complete, and stores the checksum of the rows.
+    save_estimator(result.estimator, folder, files={ROWS: file_checksum(folder / ROWS)})
 
 
 def parse_param(text: str) -> Any:
@@ -245,8 +247,8 @@ def parse_param(text: str) -> Any:
     (0.001, None, 'b2t')
     """
     try:
-        value = yaml.safe_load(text)
-    except yaml.YAMLError:
+        value = parse_yaml(text)
+    except ValueError:
         raise UserError(
             f"expected a value such as 3, 0.1, true, null or a name, got {text!r}"
         ) from None
@@ -273,7 +275,7 @@ def open_run(folder: str | Path) -> tuple[FitConfig, Estimator]:
     if not (folder / CONFIG).is_file():
         raise UserError(f"expected a folder written by `addnorm fit`, got {folder}")
     try:
-        values = yaml.safe_load((folder / CONFIG).read_text(encoding="utf-8"))
+        values = read_yaml(folder / CONFIG)
         if isinstance(values, dict) and "table" not in values and "task" in values:
             raise UserError(
                 f"expected a run of `addnorm fit`, got {folder}, a run of task {values['task']!r}"
@@ -281,7 +283,7 @@ def open_run(folder: str | Path) -> tuple[FitConfig, Estimator]:
         config = FitConfig(**values)
     except UserError:
         raise
-    except (yaml.YAMLError, TypeError, ValueError) as error:
+    except (TypeError, ValueError) as error:
         reason = " ".join(str(error).split())
         raise UserError(f"{folder / CONFIG}: expected the config of a fit ({reason})") from None
     return config, load(folder)

@@ -55,6 +55,7 @@ def evaluate(
     corpus.path(split)
     if not corpus.counts[split]:
         raise UserError(f"the {split!r} split of {corpus.folder} is empty; nothing to evaluate on")
+    corpus.verify(split)
     if options is not None and task.evaluation_options is None:
         raise UserError(
             f"decoding options: expected none for task {task.name!r}, which decodes nothing"

@@ -12,8 +12,6 @@ leaves the hidden folder at most, and `prune` removes it. Files that change late
 disk, a partial copy) fail their checksum, and `load` returns None.
 """
 
-import hashlib
-import json
 import os
 import shutil
 from collections.abc import Iterator
@@ -25,8 +23,15 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
-from addnorm.core.files import fsync_path
+from addnorm.core.errors import UserError
+from addnorm.core.files import (
+    file_checksum,
+    fsync_path,
+    read_json_and_files,
+    to_checked_json,
+)
 from addnorm.models.base import save_tensors
+from addnorm.train.train_state import TrainState
 
 STATE_FILE = "state.json"
 Tensors = dict[str, Tensor]
@@ -54,10 +59,9 @@ def save(folder: Path, checkpoint: Checkpoint) -> None:
             path = temporary / f"{name}.safetensors"
             save_tensors(tensors, path)
             fsync_path(path)
-            checksums[path.name] = _file_checksum(path)
-        state = {"step": checkpoint.step, **checkpoint.state, "sums": checksums}
-        text = json.dumps(state | {"sum": _state_checksum(state)}, indent=1)
-        (temporary / STATE_FILE).write_text(text, encoding="utf-8")
+            checksums[path.name] = file_checksum(path)
+        state = {"step": checkpoint.step, **checkpoint.state}
+        (temporary / STATE_FILE).write_bytes(to_checked_json(state, checksums))
         fsync_path(temporary / STATE_FILE)
         if target.exists():
             shutil.rmtree(target)
@@ -70,14 +74,15 @@ def save(folder: Path, checkpoint: Checkpoint) -> None:
 def load(folder: Path, step: int) -> Checkpoint | None:
     """Return the checkpoint of a step, or None if it is missing or damaged."""
     path = folder / f"step-{step}"
-    state = read_state(folder, step)
-    if state is None:
+    try:
+        state, files = _read_state(path, step)
+    except UserError:
         return None
     tensors = {}
-    for name, checksum in state["sums"].items():
+    for name, checksum in files.items():
         file = path / name
         try:
-            if _file_checksum(file) != checksum:
+            if file_checksum(file) != checksum:
                 return None
             tensors[file.stem] = load_file(file)
         except (OSError, SafetensorError):
@@ -88,11 +93,22 @@ def load(folder: Path, step: int) -> Checkpoint | None:
 def read_state(folder: Path, step: int) -> dict[str, Any] | None:
     """Return the JSON data of a checkpoint, or None if it is missing or damaged."""
     try:
-        state = json.loads((folder / f"step-{step}" / STATE_FILE).read_text(encoding="utf-8"))
-        checksum = state.pop("sum")
-    except (OSError, ValueError, AttributeError, KeyError):
+        return _read_state(folder / f"step-{step}", step)[0]
+    except UserError:
         return None
-    return state if checksum == _state_checksum(state) and state["step"] == step else None
+
+
+def _read_state(path: Path, step: int) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return the JSON data of a checkpoint, and the checksums of its files.
+
+    Raises:
+        UserError: the state is missing or damaged
+    """
+    state, files = read_json_and_files(path / STATE_FILE, nonfinite=True, required=True)
+    if not isinstance(state, dict) or state.get("step") != step:
+        raise UserError(f"{path / STATE_FILE}: expected the state of step {step}")
+    TrainState.from_dict(state.get("progress", {}))
+    return state, files
 
 
 def list_steps(folder: Path) -> list[int]:
@@ -126,12 +142,3 @@ def drop_after(folder: Path, step: int) -> None:
     for later in list_steps(folder):
         if later > step:
             shutil.rmtree(folder / f"step-{later}", ignore_errors=True)
-
-
-def _state_checksum(state: dict[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(state, sort_keys=True).encode()).hexdigest()
-
-
-def _file_checksum(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -13,7 +13,6 @@ Two ways back:
   the same step in both.
 """
 
-import os
 from typing import Any
 
 from torch.distributed.checkpoint.state_dict import (
@@ -25,7 +24,8 @@ from torch.distributed.checkpoint.state_dict import (
 )
 
 from addnorm.core.errors import UserError
-from addnorm.core.rows import Row, write_rows
+from addnorm.core.files import fsync_path
+from addnorm.core.rows import Row, RowLog
 from addnorm.train import checkpoint as checkpoints
 from addnorm.train import run_folder as files
 from addnorm.train.callbacks import TrainCallback
@@ -47,17 +47,26 @@ class Checkpointer:
     def __init__(self, session: Session, callback: TrainCallback) -> None:
         self.session, self.callback = session, callback
         self.checkpoint_folder = session.folder / files.CHECKPOINTS
-        self.rows_path = session.folder / files.ROWS
+        self.rows = RowLog(session.folder / files.ROWS)
         self.last_saved_step = -1
         """Step of the last checkpoint; -1 before the first."""
 
     def resume(self) -> TrainState:
-        """Restore the newest valid checkpoint, and remove the rows written after it."""
+        """Restore the newest valid checkpoint, and remove the rows written after it.
+
+        Raises:
+            UserError: the earlier rows have changed
+        """
         state = self._restore_newest(every=1)
         self.last_saved_step = state.step if state.step else -1
-        if self.session.world.is_main and self.rows_path.exists():
-            os.truncate(self.rows_path, min(state.rows, self.rows_path.stat().st_size))
+        self.session.world.run_on_main(lambda: self._resume_rows(state))
         return state
+
+    def _resume_rows(self, state: TrainState) -> None:
+        state.rows_mark.check(self.rows.path)
+        # The new mark first: a reader must never find fewer rows than the mark says.
+        files.write_arrangement(self.session.folder, self.session.facts, state.rows_mark)
+        self.rows.truncate(state.rows_mark)
 
     def rewind(self) -> TrainState:
         """Restore the newest regular checkpoint, and delete the later ones."""
@@ -70,15 +79,22 @@ class Checkpointer:
         """Write a checkpoint, then delete those that are no longer needed."""
         checkpoint = capture_state(self.session, state)
         if self.session.world.is_main:
+            if state.rows:
+                fsync_path(self.rows.path)  # a checkpoint must not outlive the rows that it marks
             checkpoints.save(self.checkpoint_folder, checkpoint)
             self._prune(state)
         self.last_saved_step = state.step
         self.session.world.barrier()
 
-    def append_rows(self, rows: list[Row]) -> int:
-        """Append rows to `rows.jsonl`; return the new length of the file in bytes."""
-        write_rows(self.rows_path, rows, append=True)
-        return self.rows_path.stat().st_size
+    def append_rows(self, state: TrainState, rows: list[Row]) -> None:
+        """Append rows to `rows.jsonl`, and mark the new end of the file in the state."""
+        self.rows.append(rows)
+        state.rows_mark = self.rows.mark
+
+    def finish(self) -> None:
+        """Store the mark of all rows, so that a later change of them is noticed."""
+        if self.session.world.is_main:
+            files.write_arrangement(self.session.folder, self.session.facts, self.rows.mark)
 
     def _prune(self, state: TrainState) -> None:
         recipe = self.session.recipe
@@ -101,16 +117,6 @@ class Checkpointer:
             raise UserError(
                 f"the checkpoint of step {step} in {self.checkpoint_folder} changed while it was "
                 "read; rerun the same command"
-            )
-        if checkpoint.state["tokenizer"] != session.tokenizer.digest:
-            raise UserError(
-                f"{session.folder / files.TOKENIZER} is the tokenizer of another run; restore the "
-                "tokenizer that this run started with"
-            )
-        if checkpoint.state["corpus"] != session.corpus.digest:
-            raise UserError(
-                f"the corpus {session.corpus.folder} has changed since this run started; restore "
-                "it, or start a new run with another -o"
             )
         return restore_state(session, checkpoint)
 

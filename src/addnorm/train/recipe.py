@@ -8,7 +8,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from addnorm.core.errors import UserError, closest_names, unknown_name_message
-from addnorm.core.files import atomic_write
+from addnorm.core.files import write_yaml
 from addnorm.core.key_values import load_yaml, parse_key_values
 from addnorm.core.validation import (
     MAX_COUNT,
@@ -114,9 +114,11 @@ class Recipe(BaseModel):
     """Multi-process strategy: replicas of the model (ddp) or shards of it (fsdp)."""
 
     log_every: PositiveInt = 10
-    """Updates between rows of loss, learning rate and throughput."""
+    """Updates between rows of loss, learning rate and throughput, for the first 20,000 rows; then
+    the interval doubles whenever the step number has doubled."""
     monitor_every: NonNegativeInt = 100
-    """Updates between measurements of gradients, stream and attention by site; 0 disables them."""
+    """Updates between measurements of gradients, stream and attention by site, for the first 1,000;
+    then the interval doubles whenever the step number has doubled. 0 disables them."""
     valid_every: NonNegativeInt = 500
     """Updates between validations; 0 disables them."""
     save_every: PositiveInt = 500
@@ -237,8 +239,7 @@ class Recipe(BaseModel):
 
     def save(self, path: Path) -> None:
         """Write `config.yaml`."""
-        with atomic_write(path) as name:
-            name.write_text(self.to_yaml(), encoding="utf-8")
+        write_yaml(path, self.to_yaml())
 
 
 _RECIPE_FIELDS = [name for name in Recipe.model_fields if name not in ("model", "task_options")]
@@ -291,15 +292,18 @@ def _unknown_key_message(name: str, option_names: list[str]) -> str:
     return f"a recipe has no {name!r}; {hint}"
 
 
-def read_recipe(task: str | None, file: Path | None, overrides: Iterable[str]) -> Recipe:
+def read_recipe(
+    task: str | None, file: Path | None, overrides: Iterable[str], *, verify: bool = False
+) -> Recipe:
     """Return the recipe of a YAML file and `key=value` arguments, which take precedence.
 
     Args:
         task: name of the task; None takes that of the file
         file: YAML file, or None
         overrides: `key=value` arguments
+        verify: whether the file is that of a run, which must not have changed
     """
-    values: dict[str, Any] = {} if file is None else load_yaml(file, "recipe")
+    values: dict[str, Any] = {} if file is None else load_yaml(file, "recipe", verify=verify)
     if task is not None and values.get("task", task) != task:
         raise UserError(
             f"{file}: expected a recipe for {task!r}, got one for {values['task']!r}; leave one out"

@@ -2,23 +2,30 @@
 
 run/
     config.yaml         the recipe
-    arrangement.json    model config, stacks, corpus facts, versions
+    arrangement.json    model config, stacks, corpus facts, versions, mark of rows.jsonl
     tokenizer.json
     rows.jsonl          measurements, one row per line
     checkpoints/        see `checkpoint.py`
     report.html         written by `addnorm train` and `addnorm report`
 """
 
-import json
+from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from addnorm.core.errors import UserError
-from addnorm.core.files import atomic_write
+from addnorm.core.files import read_json, write_json
+from addnorm.core.rows import Row, RowsMark, read_rows
+from addnorm.core.validation import parse_dataclass
+from addnorm.train import checkpoint as checkpoints
 from addnorm.train.recipe import Recipe, read_recipe
+from addnorm.train.train_state import TrainState
 
 CONFIG, ARRANGEMENT, TOKENIZER = "config.yaml", "arrangement.json", "tokenizer.json"
 ROWS, CHECKPOINTS, REPORT = "rows.jsonl", "checkpoints", "report.html"
+MARK = "rows"
+"""Key of `arrangement.json`: length and checksum of `rows.jsonl` when the run last stopped."""
 
 EXECUTION_KEYS = ("device", "parallel", "keep", "log_every", "tensorboard")
 """Recipe keys that may change when a run is resumed, because the weights do not depend on them."""
@@ -53,7 +60,7 @@ def claim_run_folder(folder: Path, recipe: Recipe) -> bool:
     different += [name for name in stored if name not in requested]
     if not different:
         return True
-    if any((folder / CHECKPOINTS).glob("step-*")):
+    if has_checkpoint(folder):
         changes = ", ".join(
             f"{name}={stored.get(name)} (now {requested.get(name)})" for name in different[:4]
         )
@@ -67,39 +74,58 @@ def claim_run_folder(folder: Path, recipe: Recipe) -> bool:
     return False
 
 
+def has_checkpoint(folder: Path) -> bool:
+    """Return whether a run has a checkpoint, valid or not."""
+    return any((folder / CHECKPOINTS).glob("step-*"))
+
+
 def read_config(folder: Path) -> Recipe:
     """Read the recipe of a run from `config.yaml`."""
     if not (folder / CONFIG).is_file():
         raise UserError(
             f"no run at {folder}: it has no {CONFIG}; expected the -o folder of `addnorm train`"
         )
-    return read_recipe(None, folder / CONFIG, ())
+    return read_recipe(None, folder / CONFIG, (), verify=True)
 
 
-def write_arrangement(folder: Path, facts: dict[str, Any]) -> None:
-    """Write `arrangement.json`."""
-    with atomic_write(folder / ARRANGEMENT) as temporary:
-        text = json.dumps(facts, indent=2, ensure_ascii=False) + "\n"
-        temporary.write_text(text, encoding="utf-8")
+def write_arrangement(folder: Path, facts: dict[str, Any], mark: RowsMark) -> None:
+    """Write `arrangement.json` with the mark of `rows.jsonl`."""
+    write_json(folder / ARRANGEMENT, facts | {MARK: asdict(mark)})
 
 
 def read_arrangement(folder: Path) -> dict[str, Any]:
     """Read `arrangement.json`."""
-    path = folder / ARRANGEMENT
-    try:
-        facts = json.loads(path.read_text(encoding="utf-8"))
-    except OSError:
+    path, hint = folder / ARRANGEMENT, "rerun the `addnorm train` command to rewrite it"
+    facts = read_json(path, hint=hint)
+    if facts is None:
         raise UserError(
             f"no run at {folder}: it has no {ARRANGEMENT}; expected the -o folder of "
             "`addnorm train`"
-        ) from None
-    except ValueError as problem:
-        raise UserError(
-            f"{path} is not JSON ({problem}); rerun the `addnorm train` command to rewrite it"
-        ) from None
-    if not isinstance(facts, dict):
-        raise UserError(
-            f"{path}: expected a JSON object, got {type(facts).__name__}; rerun the "
-            "`addnorm train` command to rewrite it"
         )
+    if not isinstance(facts, dict):
+        raise UserError(f"{path}: expected a JSON object, got {type(facts).__name__}; {hint}")
     return facts
+
+
+def read_run_rows(folder: Path) -> Iterator[Row]:
+    """Return the rows of a run, none if it has not started.
+
+    Raises:
+        UserError: rows are missing or changed that the run had when it stopped, or at a checkpoint
+    """
+    path = folder / ROWS
+    for mark in _iter_marks(folder):
+        mark.check(path)
+    return read_rows(path) if path.exists() else iter(())
+
+
+def _iter_marks(folder: Path) -> Iterator[RowsMark]:
+    """Yield the stored marks of a run's rows."""
+    if (folder / ARRANGEMENT).is_file():
+        mark = read_arrangement(folder).get(MARK)
+        if mark is not None:
+            yield parse_dataclass(RowsMark, mark, f"{folder / ARRANGEMENT}: {MARK}")
+    for step in checkpoints.list_steps(folder / CHECKPOINTS):
+        if state := checkpoints.read_state(folder / CHECKPOINTS, step):
+            yield TrainState.from_dict(state.get("progress", {})).rows_mark
+            return

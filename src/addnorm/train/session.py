@@ -16,6 +16,7 @@ from addnorm.data.tokenizer import KINDS, Tokenizer
 from addnorm.models import Model, build
 from addnorm.tasks import Objective, TextTask
 from addnorm.tasks.base import Masks
+from addnorm.train import checkpoint as checkpoints
 from addnorm.train import run_folder as files
 from addnorm.train.distributed import World, apply_fsdp, wrap_ddp
 from addnorm.train.ema import EMA
@@ -44,6 +45,8 @@ class Session:
     optimizer: Optimizer
     schedule: Schedule
     ema: EMA | None
+    facts: dict[str, Any]
+    """Content of `arrangement.json`."""
 
     def model_inputs(self, batch: Batch) -> tuple[tuple[Tensor, ...], Masks]:
         """Return the positional arguments and the masks of the model for a batch."""
@@ -91,8 +94,10 @@ def build_session(
     build(recipe.build_config(vocab=1000, classes=classes), device="meta")
     corpus = task.open_corpus(recipe.data)
     task.check_corpus(corpus)
+    corpus.verify()
     world.run_on_main(lambda: _prepare_folder(recipe, folder, corpus, on_message))
     tokenizer = Tokenizer.load(folder / files.TOKENIZER)
+    world.run_on_main(lambda: _check_checkpoint(folder, corpus, tokenizer))
     task.check_tokenizer(tokenizer)
     limits: dict[str, Any] = {"batch_tokens": recipe.batch_tokens, "max_length": recipe.max_length}
     batches = task.make_batches(
@@ -109,8 +114,7 @@ def build_session(
             " remove patience, or add a valid split to the corpus"
         )
     model = _build_model(recipe, task, corpus, tokenizer, batches).to(world.device)
-    if world.is_main:
-        files.write_arrangement(folder, _collect_facts(recipe, corpus, tokenizer, model))
+    facts = _collect_facts(recipe, corpus, tokenizer, model)
     for stack in model.stacks:
         stack.recompute, stack.packed = recipe.recompute, True
         stack.stream = torch.bfloat16 if recipe.stream == "bfloat16" else None
@@ -140,6 +144,7 @@ def build_session(
         optimizer,
         schedule,
         ema,
+        facts,
     )
 
 
@@ -148,10 +153,31 @@ def _prepare_folder(
 ) -> None:
     """Claim the folder for the recipe, and make sure that it has a tokenizer."""
     files.claim_run_folder(folder, recipe)
-    if not (folder / files.TOKENIZER).exists():
+    # Until a checkpoint has its digest, a tokenizer that an interrupted start left is not trusted.
+    if not (folder / files.TOKENIZER).exists() or not files.has_checkpoint(folder):
         if recipe.tokenizer in KINDS:
             on_message(f"training a tokenizer ({recipe.tokenizer}) on {corpus.folder}")
         make_tokenizer(recipe, corpus).save(folder / files.TOKENIZER)
+
+
+def _check_checkpoint(folder: Path, corpus: Corpus, tokenizer: Tokenizer) -> None:
+    """Raise `UserError` if the run's checkpoints come from another corpus or tokenizer."""
+    checkpoint_folder = folder / files.CHECKPOINTS
+    for step in checkpoints.list_steps(checkpoint_folder):
+        state = checkpoints.read_state(checkpoint_folder, step)
+        if state is None:
+            continue
+        if state.get("tokenizer") != tokenizer.digest:
+            raise UserError(
+                f"{folder / files.TOKENIZER} is the tokenizer of another run; restore the "
+                "tokenizer that this run started with"
+            )
+        if state.get("corpus") != corpus.digest:
+            raise UserError(
+                f"the corpus {corpus.folder} has changed since this run started; restore it, or "
+                "start a new run with another -o"
+            )
+        return
 
 
 def make_tokenizer(recipe: Recipe, corpus: Corpus) -> Tokenizer:

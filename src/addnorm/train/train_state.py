@@ -4,6 +4,8 @@ import time
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from addnorm.core.rows import RowsMark
+from addnorm.core.validation import parse_dataclass
 from addnorm.data.batches import DataPosition
 
 
@@ -33,6 +35,8 @@ class TrainState:
     """State of the spike detector."""
     rows: int = 0
     """Length of `rows.jsonl` in bytes; resuming removes what follows."""
+    rows_checksum: str = RowsMark().checksum
+    """Checksum of these bytes, verified by resuming."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the state as JSON data."""
@@ -40,8 +44,21 @@ class TrainState:
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> "TrainState":
-        """Build a state from the result of `to_dict`."""
-        return cls(**data | {"position": DataPosition(**data["position"])})
+        """Build a state from the result of `to_dict`.
+
+        Raises:
+            UserError: a field has another type
+        """
+        return parse_dataclass(cls, data, "the state of a checkpoint")
+
+    @property
+    def rows_mark(self) -> RowsMark:
+        """Length and checksum of `rows.jsonl`."""
+        return RowsMark(self.rows, self.rows_checksum)
+
+    @rows_mark.setter
+    def rows_mark(self, mark: RowsMark) -> None:
+        self.rows, self.rows_checksum = mark.size, mark.checksum
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,9 @@ import torch
 
 from addnorm.core.errors import UserError
 from addnorm.data.tokenizer import Tokenizer
-from addnorm.models import Config, Model, build
+from addnorm.models import Config, Model
+from addnorm.models.base import WEIGHTS_FILE
+from addnorm.models.build import build_with_weights
 from addnorm.train import checkpoint as checkpoints
 from addnorm.train import run_folder as files
 from addnorm.train.checkpoint import Checkpoint
@@ -76,7 +78,7 @@ class TrainedRun:
         checkpoint, is_best = find_checkpoint(folder, which)
         facts = files.read_arrangement(folder)
         tokenizer = Tokenizer.load(folder / files.TOKENIZER)
-        if checkpoint.state["tokenizer"] != tokenizer.digest:
+        if checkpoint.state.get("tokenizer") != tokenizer.digest:
             raise UserError(
                 f"{folder / files.TOKENIZER} is the tokenizer of another run; restore the "
                 "tokenizer that this run started with"
@@ -87,8 +89,10 @@ class TrainedRun:
                 "command to rewrite it"
             )
         torch_device = pick_device(device)
-        model = build(Config.from_kwargs(**_window_to_tuple(facts["model"])))
-        model.load_state_dict(checkpoint.tensors["model"])
+        weights = folder / files.CHECKPOINTS / f"step-{checkpoint.step}" / WEIGHTS_FILE
+        model = build_with_weights(
+            Config.from_dict(facts["model"]), checkpoint.tensors["model"], source=weights
+        )
         # The average has no buffers, so it is loaded over the weights.
         model.load_state_dict(checkpoint.tensors.get("average", {}), strict=False)
         for stack in model.stacks:
@@ -131,9 +135,3 @@ def find_checkpoint(folder: Path, which: str = "best") -> tuple[Checkpoint, bool
     requested = newest if step == newest.step else checkpoints.load(checkpoint_folder, step)
     is_newest_valid = checkpoints.list_steps(checkpoint_folder)[0] == newest.step
     return requested or newest, requested is not None and is_newest_valid
-
-
-def _window_to_tuple(values: dict[str, object]) -> dict[str, object]:
-    """Convert the window, which JSON stores as a list, to the tuple that a config expects."""
-    window = values.get("window")
-    return values | ({"window": tuple(window)} if isinstance(window, list) else {})

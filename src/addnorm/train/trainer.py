@@ -39,7 +39,7 @@ import torch
 from addnorm.core.errors import UserError
 from addnorm.core.files import folder_lock
 from addnorm.core.interrupts import StopFlag, graceful_shutdown
-from addnorm.core.rows import Row
+from addnorm.core.rows import Row, thinned_interval
 from addnorm.data.batches import Batch, BatchIterator, DataPosition
 from addnorm.measure import Monitor, SpikeDetector
 from addnorm.train import checkpoint as checkpoints
@@ -55,6 +55,10 @@ from addnorm.train.validation import validate
 
 MAX_SPIKES = 20
 """Skipped updates in a row, or rewinds in a run, after which the run ends as diverged."""
+
+
+MAX_DENSE_LOGS = 20_000
+"""Logged steps that are `log_every` apart; later ones are further apart, see `thinned_interval`."""
 
 
 def train(
@@ -242,7 +246,7 @@ class Trainer:
         before = self.state
         self._set_state(self.checkpointer.rewind())
         self.state.position, self.state.rewinds = before.position, before.rewinds + 1
-        self.state.rows = before.rows
+        self.state.rows_mark = before.rows_mark
         self.callback.on_message(f"rewound to step {self.state.step}; the data continue")
 
     def _after_step(self) -> None:
@@ -257,7 +261,8 @@ class Trainer:
             self._save()
 
     def _is_log_step(self, step: int) -> bool:
-        return step in (1, self.recipe.steps) or step % self.recipe.log_every == 0
+        every = thinned_interval(self.recipe.log_every, step, full=MAX_DENSE_LOGS)
+        return step in (1, self.recipe.steps) or step % every == 0
 
     def _validate(self) -> bool:
         """Log the validation loss; return whether it is the lowest so far."""
@@ -282,6 +287,7 @@ class Trainer:
         self._flush()
         if ending != "diverged" and self.checkpointer.last_saved_step != self.state.step:
             self._save()
+        self.checkpointer.finish()
         return Outcome(ending, self.state, reason)
 
     def _report_skipped(self, data: BatchIterator) -> None:
@@ -306,8 +312,8 @@ class Trainer:
         self.rows.append({"step": step, "name": name, "value": value, **fields})
 
     def _flush(self) -> None:
-        """Write the pending rows, and record the length of `rows.jsonl` in the state."""
+        """Write the pending rows, and mark the end of `rows.jsonl` in the state."""
         rows, self.rows = self.rows, []
         if self.world.is_main and rows:
-            self.state.rows = self.checkpointer.append_rows(rows)
+            self.checkpointer.append_rows(self.state, rows)
             self.callback.on_rows(rows)

@@ -6,6 +6,7 @@ import io
 import json
 import lzma
 import sys
+import tracemalloc
 
 import pytest
 from hypothesis import given
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 from addnorm.core.errors import UserError
 from addnorm.data.readers import streams
 from addnorm.data.readers.columns import read_records, split_files
+from addnorm.data.readers.tables import find_split_files
 from addnorm.data.record_counts import RecordCounts
 
 ROWS = [("good film", "1"), ("böse", "0"), ("so so", "1")]
@@ -269,3 +271,60 @@ def test_parquet_and_arrow_give_the_same_records(tmp_path):
     assert counts.first_locations == {"empty": f"{path}, row 2"}
     with pytest.raises(UserError, match="cannot be read as an Arrow stream"):
         read(write_file(tmp_path, "b.arrow", "no arrow"))
+
+
+def test_repeated_text_of_a_parquet_file_is_not_expanded(tmp_path):
+    pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    pool = pyarrow.default_memory_pool()
+    texts = pyarrow.array(["word " * 400_000, "short"])  # 2 MB, 600 times
+    numbers = pyarrow.array([0, 0, 1] * 300, pyarrow.int32())
+    table = pyarrow.table({"text": pyarrow.DictionaryArray.from_arrays(numbers, texts)})
+    path = tmp_path / "a.parquet"
+    parquet.write_table(table, path, compression="zstd", dictionary_pagesize_limit=1 << 30)
+    assert path.stat().st_size < 10_000
+    before = pool.bytes_allocated()
+    counts, largest = RecordCounts(), 0
+    for record in read_records([path], {"text": "text"}, counts=counts):
+        assert record == {"text": "short"}
+        largest = max(largest, pool.bytes_allocated() - before)
+    assert counts.read == 900 and counts.dropped == {"too long": 600}
+    assert largest < 50_000_000
+
+
+def test_huge_column_of_a_parquet_file_is_rejected(tmp_path, monkeypatch):
+    pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    monkeypatch.setattr("addnorm.data.readers.tables.MAX_CHUNK_BYTES", 1 << 20)
+    table = pyarrow.table({"text": ["a" * 3_000_000], "other": ["b" * 9_000_000]})
+    parquet.write_table(table, tmp_path / "a.parquet", compression="zstd")
+    with pytest.raises(UserError, match=r"at most 1 MB of column 'text' in a row group, got"):
+        read(tmp_path / "a.parquet", columns={"text": "text"})
+
+
+@pytest.mark.parametrize("compress", [gzip.compress, lzma.compress])
+def test_compressed_bomb_is_read_with_bounded_memory(tmp_path, compress):
+    (tmp_path / "a.tsv").write_bytes(compress(b"text\n" + bytes(60_000_000) + b"\nend\n"))
+    assert (tmp_path / "a.tsv").stat().st_size < 200_000
+    tracemalloc.start()
+    try:
+        records, counts = read(tmp_path / "a.tsv", columns={"text": "text"})
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert records == [{"text": "end"}] and counts.dropped == {"too long": 1}
+    assert peak < 45_000_000
+
+
+def test_xz_file_that_asks_for_gigabytes_is_rejected(tmp_path):
+    filters = [{"id": lzma.FILTER_LZMA2, "preset": 1, "dict_size": 400 << 20}]
+    data = lzma.LZMACompressor(filters=filters)
+    (tmp_path / "a.tsv").write_bytes(data.compress(b"text\na\n") + data.flush())
+    with pytest.raises(UserError, match=r"a.tsv is damaged or truncated \(Memory usage limit"):
+        read(tmp_path / "a.tsv", columns={"text": "text"})
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, "[]", "{", '{"_data_files": 3}'])
+def test_damaged_state_of_a_dataset_is_an_error_in_one_line(tmp_path, text):
+    (tmp_path / "state.json").write_text(text)
+    with pytest.raises(UserError, match=r"state.json cannot be read") as error:
+        find_split_files(tmp_path)
+    assert "\n" not in str(error.value)

@@ -117,7 +117,7 @@ def test_missing_and_damaged_files_are_rejected(tmp_path):
     with pytest.raises(UserError, match=r"is damaged or belongs to another estimator\.json"):
         load(tmp_path)
     (tmp_path / "estimator.json").write_text("{")
-    with pytest.raises(UserError, match="expected JSON"):
+    with pytest.raises(UserError, match="is not JSON"):
         load(tmp_path)
     with pytest.raises(UserError, match=r"cannot write to .*estimator.json \("):
         fit_estimator("regressor")[0].save(tmp_path / "estimator.json")
@@ -203,7 +203,7 @@ def test_weights_of_another_size_are_rejected_before_a_model_is_built(fields, me
 
 def test_deeply_nested_json_is_rejected(tmp_path):
     (tmp_path / "estimator.json").write_text("[" * 100_000)
-    with pytest.raises(UserError, match="expected JSON"):
+    with pytest.raises(UserError, match="is not JSON"):
         load(tmp_path)
 
 

@@ -20,9 +20,9 @@ from addnorm.comparison.shared_data import SharedData
 from addnorm.comparison.spec import Comparison
 from addnorm.comparison.tasks import Task, get_task
 from addnorm.core.errors import UserError
-from addnorm.core.rows import Row, read_rows
+from addnorm.core.rows import Row
 from addnorm.tasks import Score
-from addnorm.train.run_folder import ROWS
+from addnorm.train.run_folder import ROWS, read_run_rows
 
 
 @dataclass(frozen=True)
@@ -113,15 +113,22 @@ def read_comparison(folder: Path) -> Comparison:
             f"{files.SPEC}"
         )
     try:
-        return parse_comparison(read_spec(path))
+        return parse_comparison(read_spec(path, verify=True))
     except UserError as error:
         raise UserError(f"{path} is damaged: {error}; start again in another folder") from None
 
 
 def read_cell_rows(folder: Path, cell: Cell) -> list[Row]:
-    """Return the measured rows of a cell; none if the cell has not started."""
-    path = folder / files.CELLS / cell.name / ROWS
-    return list(read_rows(path)) if path.is_file() else []
+    """Return the measured rows of a cell; none if the cell has not started.
+
+    Raises:
+        UserError: The rows have changed since they were written
+    """
+    run = folder / files.CELLS / cell.name
+    CellResult.check_rows(run, ROWS)
+    if not (run / ROWS).exists():
+        return []
+    return list(read_run_rows(run))
 
 
 def _cell_state(result: CellResult | None, shared_data: SharedData | None, best: float) -> str:

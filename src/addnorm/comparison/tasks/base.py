@@ -124,8 +124,16 @@ class Task(ABC):
                 f"{source.path} has changed since the comparison started; restore it, or start "
                 "again with another output folder"
             )
+        self.check_shared_data(folder, shared_data)
         # The folder may have been moved since the facts were written.
         return replace(shared_data, data=str(self.data_path(folder, source)))
+
+    @abstractmethod
+    def check_shared_data(self, folder: Path, shared_data: SharedData) -> None:
+        """Raise `UserError` if files in the folder of a comparison have changed.
+
+        The digest of the data is checked by `prepare`, and when a cell starts.
+        """
 
     def data_path(self, folder: Path, source: DataSource) -> Path:
         """Return the folder that cells read their data from."""

@@ -125,6 +125,12 @@ class TableTask(Task):
             about=splits.about(),
         )
 
+    def check_shared_data(self, folder: Path, shared_data: SharedData) -> None:
+        with explain_missing_package():
+            from addnorm.comparison.tasks.table_data import TableSplits
+        score = folder / files.SCORE
+        TableSplits.read(folder / files.DATA, score if score.exists() else None)
+
     def train_and_score(self, job: Job, heartbeat: Heartbeat) -> CellResult | None:
         with explain_missing_package():
             from addnorm.comparison.tasks.table_training import fit_cell

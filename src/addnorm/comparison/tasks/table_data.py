@@ -1,6 +1,5 @@
 """Train, validation and test split of a table, and the baseline loss."""
 
-import json
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,13 @@ import pandas as pd
 from addnorm.comparison.spec import Comparison
 from addnorm.comparison.tasks.base import NUM_SAMPLES
 from addnorm.core.errors import UserError, unknown_name_message
+from addnorm.core.files import (
+    atomic_write,
+    check_file,
+    file_checksum,
+    read_json_and_files,
+    write_json,
+)
 from addnorm.tabular.columns.encoder import TableEncoder
 from addnorm.tabular.columns.reader import read_columns
 from addnorm.tabular.columns.table_files import read_table
@@ -143,33 +149,57 @@ class TableSplits:
         """
         about: dict[str, Any] = {"target": self.target, "kind": self.kind, "batch": self.batch}
         about |= {"classes": self.classes, "types": self.types}
-        metadata = json.dumps(about, ensure_ascii=False)
         for output, names in ((folder, (TRAIN, VALID)), (score, (TEST,))):
             if output is not None:
-                output.mkdir(parents=True, exist_ok=True)
+                checksums = {}
                 for name in names:
                     rows = self.splits[name]
                     rows = rows.iloc[:max_rows] if name == TEST else rows
-                    rows.to_parquet(output / f"{name}.parquet", index=False)
-                (output / METADATA_FILE).write_text(metadata, encoding="utf-8")
+                    path = output / f"{name}.parquet"
+                    with atomic_write(path) as temporary:
+                        rows.to_parquet(temporary, index=False)
+                    checksums[path.name] = file_checksum(path)
+                write_json(output / METADATA_FILE, about, files=checksums)
 
     @classmethod
     def read(cls, folder: Path, score: Path | None) -> "TableSplits":
-        """Read the files of `save`."""
-        metadata = json.loads((folder / METADATA_FILE).read_text(encoding="utf-8"))
-        paths = {name: folder / f"{name}.parquet" for name in (TRAIN, VALID)}
-        paths |= {TEST: score / f"{TEST}.parquet"} if score is not None else {}
-        splits = {name: pd.read_parquet(path) for name, path in paths.items()}
-        return cls(**metadata | {"classes": tuple(metadata["classes"]), "splits": splits})
+        """Read the files of `save`.
+
+        Raises:
+            UserError: a file is missing or has changed
+        """
+        metadata, splits = _read_splits(folder, TRAIN, VALID)
+        if score is not None:
+            splits |= _read_splits(score, TEST)[1]
+        try:
+            return cls(**metadata | {"classes": tuple(metadata["classes"]), "splits": splits})
+        except (KeyError, TypeError) as error:
+            raise UserError(
+                f"{folder / METADATA_FILE}: expected the facts of a table ({error}); start again "
+                "in another folder"
+            ) from None
+
+
+def _read_splits(folder: Path, *names: str) -> tuple[dict[str, Any], dict[str, pd.DataFrame]]:
+    """Return the metadata and the rows of splits in a folder."""
+    hint = "restore it, or start again in another folder"
+    metadata, checksums = read_json_and_files(folder / METADATA_FILE, hint=hint)
+    if not isinstance(metadata, dict):
+        raise UserError(f"no rows of the comparison at {folder}: it has no {METADATA_FILE}; {hint}")
+    splits = {}
+    for name in names:
+        path = folder / f"{name}.parquet"
+        check_file(path, checksums.get(path.name, ""), hint=hint)
+        splits[name] = pd.read_parquet(path)
+    return metadata, splits
 
 
 def read_examples(folder: Path) -> list[Example]:
     """Return the first test rows as text, from the `score` folder of `TableSplits.save`."""
-    path = folder / f"{TEST}.parquet"
-    if not path.is_file():
+    if not folder.exists():  # the comparison does not score
         return []
-    target = json.loads((folder / METADATA_FILE).read_text(encoding="utf-8"))["target"]
-    rows = pd.read_parquet(path).head(NUM_SAMPLES)
+    metadata, splits = _read_splits(folder, TEST)
+    target, rows = metadata["target"], splits[TEST].head(NUM_SAMPLES)
     inputs = rows.drop(columns=target)
     num_hidden = inputs.shape[1] - MAX_SHOWN_COLUMNS
     examples = []

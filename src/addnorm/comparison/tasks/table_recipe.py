@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 import yaml
 from pydantic import BaseModel, ConfigDict, Field
 
-from addnorm.core.files import atomic_write
+from addnorm.core.files import write_yaml
 
 Fractions = tuple[Annotated[float, Field(gt=0, lt=1)], ...]
 
@@ -50,5 +50,4 @@ class TableRecipe(BaseModel):
 
     def save(self, path: Path) -> None:
         """Write the keys to a YAML file, `config.yaml` of the cell."""
-        with atomic_write(path) as name:
-            name.write_text(self.to_yaml(), encoding="utf-8")
+        write_yaml(path, self.to_yaml())

@@ -22,7 +22,6 @@ from addnorm.comparison.tasks.text_data import (
     write_scored_records,
 )
 from addnorm.core.errors import UserError
-from addnorm.core.rows import read_rows
 from addnorm.data.corpus import Corpus
 from addnorm.data.tokenizer import Tokenizer
 from addnorm.models import build
@@ -142,12 +141,18 @@ class TextComparison(Task):
             versions=collect_versions(),
         )
 
+    def check_shared_data(self, folder: Path, shared_data: SharedData) -> None:
+        _check_tokenizer(folder / layout.TOKENIZER, shared_data)
+        if (folder / layout.SCORE).exists():
+            self.task.open_corpus(folder / layout.SCORE).verify()
+
     def train_and_score(self, job: Job, heartbeat: Heartbeat) -> CellResult | None:
         """Train a cell, resuming from its last checkpoint, and score it."""
+        self._check_data(job)
         outcome = _train(job, heartbeat)
         if outcome.ending == "interrupted":
             return None
-        rows = list(read_rows(job.folder / files.ROWS))
+        rows = list(files.read_run_rows(job.folder))
         course, done = LossSummary.from_rows(rows), outcome.ending == "done"
         scores, samples = self._score_and_sample(job, heartbeat) if done and job.score else ({}, ())
         return CellResult(
@@ -165,11 +170,25 @@ class TextComparison(Task):
             recent=course.recent,
         )
 
+    def _check_data(self, job: Job) -> None:
+        """Raise `UserError` if data or tokenizer have changed since the comparison started."""
+        recipe, shared_data = job.recipe, job.shared_data
+        assert isinstance(recipe, Recipe)
+        if shared_data is None:
+            return
+        if self.task.open_corpus(recipe.data).digest != shared_data.corpus:
+            raise UserError(
+                f"{recipe.data} has changed since the comparison started; restore it, or start "
+                "again with another output folder"
+            )
+        _check_tokenizer(Path(recipe.tokenizer), shared_data)
+
     def score(self, shared_data: SharedData | None) -> Score:
         return self.task.primary_score
 
     def read_examples(self, folder: Path) -> list[Example]:
         corpus = self.task.open_corpus(folder / layout.SCORE)
+        corpus.verify("test")
         records = islice(corpus.records("test"), NUM_SAMPLES)
         return [self.task.to_example(record) for record in records]
 
@@ -194,6 +213,14 @@ class TextComparison(Task):
         scores = {name: value for name, value in metrics.items() if isinstance(value, float)}
         records = list(islice(Corpus.open(score).records("test"), NUM_SAMPLES))
         return scores, tuple(self.task.generate_samples(run, records))
+
+
+def _check_tokenizer(path: Path, shared_data: SharedData) -> None:
+    if Tokenizer.load(path).digest != shared_data.tokenizer:
+        raise UserError(
+            f"{path} has changed since the comparison started; restore it, or start again with "
+            "another output folder"
+        )
 
 
 def get_tokenizer_name(spec: Comparison) -> str:

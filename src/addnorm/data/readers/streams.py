@@ -16,6 +16,8 @@ from addnorm.data.record_counts import RecordCounts
 
 MAX_CHARACTERS = 1_000_000
 """Characters of a line; a longer line is truncated or split."""
+MAX_XZ_MEMORY = 1 << 28
+"""Memory that decompressing an .xz file may take; `xz -9` needs 65 MB."""
 MAX_BYTES = 4 * MAX_CHARACTERS  # UTF-8 has at most four bytes per character
 
 # Formats are recognized by their first bytes, not by the file name.
@@ -98,6 +100,9 @@ def open_text(path: str | Path) -> Iterator[ByteReader]:
                 with gzip.GzipFile(fileobj=raw) as unpacked:
                     yield unpacked
             elif start.startswith(XZ):
+                # The header may ask for gigabytes; this raises before they are allocated.
+                check = lzma.LZMADecompressor(memlimit=MAX_XZ_MEMORY)
+                check.decompress(raw.peek(), max_length=1)
                 with lzma.LZMAFile(raw) as unpacked:
                     yield unpacked
             else:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from addnorm.core.errors import UserError, unknown_name_message
+from addnorm.core.parsing import parse_json
 from addnorm.data.readers.streams import MAX_CHARACTERS, Line, read_lines
 
 FORMATS = {
@@ -18,6 +19,12 @@ FORMATS = {
     ".arrow": "arrow",
 }
 COMPRESSED_SUFFIXES = (".gz", ".xz")
+MAX_BATCH_ROWS = 1024
+"""Rows of a Parquet file in memory at a time."""
+MAX_BATCH_BYTES = 1 << 26
+"""Bytes of rows that are converted at a time."""
+MAX_CHUNK_BYTES = 1 << 31
+"""Largest size of a column in a row group of a Parquet file, uncompressed."""
 MAX_SHOWN_COLUMNS = 20
 """Columns of a table that a message lists."""
 SPLIT_NAMES = {
@@ -97,7 +104,7 @@ def find_split_files(folder: Path) -> dict[str, list[Path]]:
 def read_class_names(path: Path, column: str) -> list[str]:
     """Return the class names that `datasets` stores for a column of indices; empty without any."""
     try:
-        info = json.loads((path.parent / "dataset_info.json").read_text(encoding="utf-8"))
+        info = parse_json((path.parent / "dataset_info.json").read_bytes(), nonfinite=True)
         feature = info["features"][column]
         return list(map(str, feature["names"])) if feature["_type"] == "ClassLabel" else []
     except (OSError, ValueError, KeyError, TypeError):
@@ -214,9 +221,39 @@ def _read_parquet(path: Path, names: Sequence[str]) -> Iterator[Row]:
     arrow = _import_pyarrow("pyarrow", path)
     try:
         with parquet.ParquetFile(path) as file:
-            yield from _iter_batch_rows(file.iter_batches(batch_size=1024), path, names)
+            texts = _check_parquet(file, path, names)
+        # A short file may repeat one long text a million times. Read as references to a
+        # dictionary, it needs as little memory as on disk.
+        with parquet.ParquetFile(path, read_dictionary=texts) as file:
+            columns = _top_columns(file.schema_arrow.names, names)
+            batches = file.iter_batches(batch_size=MAX_BATCH_ROWS, columns=columns)
+            yield from _iter_batch_rows(batches, path, names)
     except (arrow.ArrowException, OSError) as problem:
         raise UserError(f"{path} cannot be read as Parquet: {problem}") from None
+
+
+def _check_parquet(file: Any, path: Path, names: Sequence[str]) -> list[str]:
+    """Return the text columns to read; raise `UserError` if a part of one needs too much memory."""
+    check_columns(path, file.schema_arrow.names, names)
+    columns, texts = _top_columns(file.schema_arrow.names, names), set()
+    for group in map(file.metadata.row_group, range(file.metadata.num_row_groups)):
+        for chunk in map(group.column, range(group.num_columns)):
+            if chunk.path_in_schema.split(".")[0] not in columns:
+                continue
+            if chunk.total_uncompressed_size > MAX_CHUNK_BYTES:
+                raise UserError(
+                    f"{path}: expected at most {MAX_CHUNK_BYTES >> 20:,} MB of column "
+                    f"{chunk.path_in_schema!r} in a row group, got "
+                    f"{chunk.total_uncompressed_size >> 20:,} MB; write it with smaller row groups"
+                )
+            if chunk.physical_type == "BYTE_ARRAY":
+                texts.add(chunk.path_in_schema)
+    return sorted(texts)
+
+
+def _top_columns(columns: Sequence[str], names: Sequence[str]) -> list[str]:
+    """Return the columns of a table that hold the named ones; `a.b` is in a."""
+    return list(dict.fromkeys(name if name in columns else name.split(".")[0] for name in names))
 
 
 def _read_arrow(path: Path, names: Sequence[str]) -> Iterator[Row]:
@@ -233,10 +270,28 @@ def _iter_batch_rows(batches: Any, path: Path, names: Sequence[str]) -> Iterator
     number = 0
     for batch in batches:
         check_columns(path, batch.schema.names, names)
-        columns = [name if name in batch.schema.names else name.split(".")[0] for name in names]
-        for values in batch.select(list(dict.fromkeys(columns))).to_pylist():
-            number += 1
-            yield Row(f"row {number}", values)
+        columns = _top_columns(batch.schema.names, names)
+        batch = batch.select(columns)
+        # As Python objects, repeated texts do not share their memory: huge rows are converted one
+        # at a time.
+        is_small = sum(map(_expanded_bytes, batch.columns)) <= MAX_BATCH_BYTES
+        for start in range(0, len(batch), len(batch) if is_small else 1):
+            for values in batch.slice(start, None if is_small else 1).to_pylist():
+                number += 1
+                yield Row(f"row {number}", values)
+
+
+def _expanded_bytes(column: Any) -> int:
+    """Return the bytes of a column, with each text of a dictionary as often as it occurs."""
+    import pyarrow
+    import pyarrow.compute as compute
+
+    if not pyarrow.types.is_dictionary(column.type) or not pyarrow.types.is_string(
+        column.type.value_type
+    ):
+        return int(column.nbytes)
+    lengths = compute.binary_length(column.dictionary).take(column.indices)
+    return int(compute.sum(lengths).as_py() or 0)
 
 
 def _import_pyarrow(module: str, path: Path) -> Any:
@@ -253,7 +308,7 @@ def _import_pyarrow(module: str, path: Path) -> Any:
 
 def _list_dataset_files(folder: Path) -> list[Path]:
     try:
-        state = json.loads((folder / "state.json").read_text(encoding="utf-8"))
+        state = parse_json((folder / "state.json").read_bytes(), nonfinite=True)
         return [folder / str(file["filename"]) for file in state["_data_files"]]
     except (OSError, ValueError, KeyError, TypeError) as problem:
         raise UserError(

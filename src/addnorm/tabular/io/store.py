@@ -6,7 +6,7 @@ all sizes before it allocates a model.
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
@@ -20,7 +20,7 @@ from sklearn.base import ClassifierMixin
 from torch import Tensor
 
 from addnorm.core.errors import UserError, unknown_name_message
-from addnorm.core.files import atomic_write
+from addnorm.core.files import atomic_write, read_json_and_files, to_checked_json
 from addnorm.models.tabular import TableBatch, TableConfig, TableModel, build_table_model
 from addnorm.tabular.columns.encoder import TableEncoder
 from addnorm.tabular.io.schema import CLASS_DTYPE_KINDS, FORMAT, VERSION, SavedEstimator
@@ -101,8 +101,16 @@ def _mismatch_error(reason: str) -> UserError:
     return UserError(f"the weights do not match the model config: {reason}")
 
 
-def save_estimator(estimator: Any, folder: str | Path) -> None:
-    """Write a fitted estimator to a folder."""
+def save_estimator(
+    estimator: Any, folder: str | Path, *, files: Mapping[str, str] | None = None
+) -> None:
+    """Write a fitted estimator to a folder.
+
+    Args:
+        estimator: the estimator
+        folder: the folder
+        files: checksums of further files in the folder, by name
+    """
     target = estimator.target_
     data = module_bytes(estimator.module_, estimator.reference_)
     contents = {
@@ -123,9 +131,10 @@ def save_estimator(estimator: Any, folder: str | Path) -> None:
     }
     folder = Path(folder)
     try:
-        with atomic_write(folder / FILE) as file, atomic_write(folder / WEIGHTS) as weights:
-            file.write_text(json.dumps(contents, indent=1) + "\n", encoding="ascii")
+        with atomic_write(folder / WEIGHTS) as weights:
             weights.write_bytes(data)
+        with atomic_write(folder / FILE) as file:
+            file.write_bytes(to_checked_json(contents, files or {}))
     except OSError as error:
         raise UserError(
             f"cannot write to {folder} ({error.strerror or error}); choose another folder"
@@ -145,10 +154,7 @@ def load_estimator(folder: str | Path, known: dict[str, type]) -> Any:
     path = Path(folder) / FILE
     if not path.is_file():
         raise UserError(f"expected a folder with {FILE}, as written by save(), got {folder}")
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{path}: expected JSON ({error})") from None
+    data, _ = read_json_and_files(path, nonfinite=True, verify=False)
     saved = SavedEstimator.from_json(data, path, known)
     estimator = _restore_params(saved, path, known)
     with _error_context(path):
@@ -179,6 +185,9 @@ def load_estimator(folder: str | Path, known: dict[str, type]) -> Any:
         )
     with _error_context(weights_path):
         estimator.module_, estimator.reference_ = module_from_bytes(weights, config)
+    # Last, because the errors above say which field is wrong.
+    hint = 'save the estimator again, or delete the "checksum" to accept an edit'
+    read_json_and_files(path, nonfinite=True, hint=hint)
     estimator._n_features_out = estimator.module_.width
     return estimator
 
