@@ -90,7 +90,7 @@ def parse_dataclass(cls: type[Data], data: Any, source: str) -> Data:
     try:
         if unknown := [name for name in data if name not in names]:
             raise UserError(f"{source}: unknown field {unknown[0]!r}")
-        value: Data = _adapter(cls).validate_python(data)
+        value: Data = _adapter(cls).validate_python(data)  # type: ignore[arg-type]
         return value
     except ValidationError as error:
         raise UserError(f"{source}: {format_validation_error(error, names)}") from None
