@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from addnorm.cli.main import COMMANDS
+from addnorm.doctor.diagnose import RULES
 from tests.source_tree import ROOT, SOURCE
 from tools.docs import generate_pages
 from tools.pages.readme import README_TABLES, fill_tables
@@ -35,6 +36,11 @@ def run_python(code):
         env=os.environ | {"OMP_NUM_THREADS": "1"},
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_guide_to_the_doctor_lists_every_rule():
+    text = (ROOT / "docs" / "guides" / "doctor.md").read_text(encoding="utf-8")
+    assert [name for name in RULES if f"`{name}`" not in text] == []
 
 
 RUNNABLE = [

@@ -270,7 +270,7 @@ def test_gradients_of_several_checkpoints_accumulate():
         torch.manual_seed(0)
         model = nn.Sequential(nn.Linear(DIM, DIM), Twice(thrifty))
         with trace_model(model, vectors(), lambda out: out.square().sum()) as trace:
-            found.append(trace.weight_gradients)
+            found.append(trace.gradients.weights)
     assert found[1] == pytest.approx(found[0], rel=1e-4)
 
 

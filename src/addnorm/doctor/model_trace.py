@@ -2,7 +2,7 @@
 
     with trace_model(model, example_inputs) as trace:
         trace.analysis.blocks()      # residual adds
-        trace.weight_gradients       # {"layers.0.weight": 0.3, ...}
+        trace.gradients.weights      # {"layers.0.weight": 0.3, ...}
 
 Inside the block, rules may run the model again. Afterwards weights, buffers, gradients, modes,
 hooks and random generators are what they were before, also if an exception was raised.
@@ -27,8 +27,14 @@ from addnorm.doctor.analysis.results import ModelAnalysis
 from addnorm.doctor.trace.errors import USER_CODE_ERRORS, describe_exception
 from addnorm.doctor.trace.opaque_modules import is_batch_norm
 from addnorm.doctor.trace.recorder import GraphRecorder
+from addnorm.doctor.trace.recording import Recording
 from addnorm.doctor.trace.state_guard import StateGuard, preserve_model_state
-from addnorm.doctor.trace.tensors import iter_named_tensors, iter_tensors, map_tensors
+from addnorm.doctor.trace.tensors import (
+    iter_named_tensors,
+    iter_tensors,
+    map_tensors,
+    to_plain,
+)
 from addnorm.measure.sites import unwrap_model
 
 Loss = Callable[[Any], Tensor]
@@ -38,19 +44,32 @@ MAX_LOSS_OUTPUTS = 64
 
 
 @dataclass(frozen=True, slots=True)
+class GradientNorms:
+    """Result of the backward pass; what has no gradient is missing."""
+
+    weights: Mapping[str, float] = field(default_factory=dict)
+    """Norm of the gradient of each weight, by name."""
+    sums: Mapping[int, float] = field(default_factory=dict)
+    """Norm of the gradient at each residual add, by the node of its sum."""
+    notes: tuple[str, ...] = ()
+    """Why gradients are missing."""
+
+
+@dataclass(frozen=True, slots=True)
 class ModelTrace:
     """A recorded and analyzed run of a model."""
 
     model: nn.Module
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
-    recorder: GraphRecorder
+    recording: Recording
+    """Graph, residual adds and statistics of the forward pass."""
     analysis: ModelAnalysis
     output: Any
+    """What the model returned, with sparse tensors made dense."""
     training: bool
     """Whether the model ran in train mode because it does not run in eval mode."""
-    weight_gradients: dict[str, float] = field(default_factory=dict)
-    """Norm of the gradient of each weight; weights without a gradient are missing."""
+    gradients: GradientNorms
     notes: tuple[str, ...] = ()
     """What could not be measured."""
     guard: StateGuard | None = None
@@ -69,20 +88,42 @@ def trace_model(model: nn.Module, example: Any, loss: Loss | None = None) -> Ite
         UserError: if the model does not run on the inputs, or the loss is not a scalar
     """
     model = unwrap_model(model)
+    call = to_call_arguments(example)
+    _check_tensors(model, call)
     with torch.inference_mode(False):  # the caller may be inside inference_mode
-        args, kwargs = clone_inputs(to_call_arguments(example))
-    for name, tensor in (*iter_named_tensors(args), *iter_named_tensors(kwargs)):
-        if not tensor.numel():
-            raise UserError(
-                f"input {name}: expected at least one example of one token, got the empty shape "
-                f"{tuple(tensor.shape)}"
-            )
+        args, kwargs = clone_inputs(call)
     with torch.inference_mode(False), deferred_interrupt(), preserve_model_state(model) as guard:
         for tensor in iter_tensors((args, kwargs)):
             guard.save(tensor)  # a forward pass may write to its inputs, and rules reuse them
         trace = _run_and_trace(model, args, kwargs=kwargs, loss=loss, guard=guard)
         guard.restore()
         yield trace
+
+
+def _check_tensors(model: nn.Module, call: tuple[tuple[Any, ...], dict[str, Any]]) -> None:
+    """Raise a UserError if an input or a weight has no values to compute with."""
+    for name, tensor in (*iter_named_tensors(call[0]), *iter_named_tensors(call[1])):
+        if tensor.is_nested:
+            raise UserError(
+                f"input {name}: expected a tensor with a shape, got a nested tensor; pass padded "
+                "examples and their mask"
+            )
+        if tensor.device.type == "meta":
+            raise UserError(
+                f"input {name}: expected a tensor with values, got one on the meta device; create "
+                "it on the device of the model"
+            )
+        if not tensor.numel():
+            raise UserError(
+                f"input {name}: expected at least one example of one token, got the empty shape "
+                f"{tuple(tensor.shape)}"
+            )
+    empty = [name for name, weight in model.named_parameters() if weight.device.type == "meta"]
+    if empty:
+        raise UserError(
+            f"model: expected weights with values, got {len(empty)} on the meta device, the first "
+            f"{empty[0]!r}; build the model on a real device or load its weights"
+        )
 
 
 def clone_inputs(call: tuple[tuple[Any, ...], dict[str, Any]]) -> Any:
@@ -128,20 +169,18 @@ def _run_and_trace(
         torch.manual_seed(SEED)  # rules that run the model again use the same seed
         try:
             with torch.enable_grad():
-                output = recorder.run(args, kwargs)
+                recording = recorder.run(args, kwargs)
+            output = map_tensors(recording.output, to_plain)
         except USER_CODE_ERRORS as problem:
             problems.append(problem)
             continue
-        analysis = _analyze(recorder)
+        analysis = _analyze(recording)
         with torch.enable_grad(), torch._C.DisableTorchFunction():
-            gradients, gradient_notes = _measure_gradients(
-                model, output, loss=loss, recorder=recorder, guard=guard
-            )
+            gradients = _measure_gradients(model, output, loss=loss, recorder=recorder, guard=guard)
         raise_if_interrupted()
         return ModelTrace(
-            model, args, kwargs, recorder, analysis, output, training,
-            weight_gradients=gradients, notes=(*_note_non_finite(output), *gradient_notes),
-            guard=guard,
+            model, args, kwargs, recording, analysis, output, training, gradients,
+            notes=(*_note_non_finite(output), *gradients.notes), guard=guard,
         )  # fmt: skip
     if isinstance(problems[0], UserError):
         raise problems[0]
@@ -160,12 +199,12 @@ def _note_non_finite(output: Any) -> list[str]:
     return [f"finite outputs: {count:,} values of the output are NaN or infinite"] if count else []
 
 
-def _analyze(recorder: GraphRecorder) -> ModelAnalysis:
+def _analyze(recording: Recording) -> ModelAnalysis:
     try:
-        return classify(recorder.graph, recorder.residual_adds)
+        return classify(recording.graph, recording.residual_adds)
     except Exception as problem:
         raise UserError(
-            f"internal error while analyzing the traced graph ({len(recorder.graph)} operations): "
+            f"internal error while analyzing the traced graph ({len(recording.graph)} operations): "
             f"{describe_exception(problem)}; please report it with the model"
         ) from problem
 
@@ -177,8 +216,8 @@ def _measure_gradients(
     loss: Loss | None,
     recorder: GraphRecorder,
     guard: StateGuard,
-) -> tuple[dict[str, float], list[str]]:
-    """Differentiate the loss; return the gradient norm of each weight, and notes."""
+) -> GradientNorms:
+    """Differentiate the loss; hooks of the recorder measure the gradients at the sums."""
     try:
         scalar = surrogate_loss(output) if loss is None else loss(output)
     except Exception as problem:
@@ -187,17 +226,18 @@ def _measure_gradients(
             f"raised {describe_exception(problem)}"
         ) from problem
     if scalar is None:
-        return {}, ["gradients: no output depends on a weight"]
+        return GradientNorms(notes=("gradients: no output depends on a weight",))
     if not isinstance(scalar, Tensor) or scalar.numel() != 1:
         actual = (
             f"shape {tuple(scalar.shape)}" if isinstance(scalar, Tensor) else type(scalar).__name__
         )
         raise UserError(f"loss: expected a scalar tensor, got {actual}; reduce it, as .mean() does")
     try:
-        return _differentiate(model, scalar, recorder=recorder, guard=guard), []
+        weights = _differentiate(model, scalar, recorder=recorder, guard=guard)
     except Exception as problem:
-        recorder.stats.gradients.clear()
-        return {}, [f"gradients: the backward pass failed: {describe_exception(problem)}"]
+        note = f"gradients: the backward pass failed: {describe_exception(problem)}"
+        return GradientNorms(notes=(note,))
+    return GradientNorms(weights, recorder.collector.sum_gradients)
 
 
 def set_train_mode(model: nn.Module, training: bool) -> None:

@@ -34,9 +34,8 @@ def forward_signature(model: nn.Module, args: tuple[Any, ...]) -> Signature:
     """Return the signature of a model from one forward pass, without measurements or rules."""
     with preserve_model_state(model) as guard, torch.enable_grad():
         set_train_mode(model, False)
-        recorder = GraphRecorder(model, guard, skip_dropout=False)
-        recorder.run(args, {})
-        return build_signature(classify(recorder.graph, recorder.residual_adds))
+        recording = GraphRecorder(model, guard, skip_dropout=False).run(args, {})
+        return build_signature(classify(recording.graph, recording.residual_adds))
 
 
 def build_signature(analysis: ModelAnalysis) -> Signature:

@@ -60,6 +60,11 @@ def test_multiple_of_size_means_copies():
     assert make_axis({-2}, 1) == make_axis({-2}, 0) == ()
 
 
+def test_empty_axis_can_be_resized_again():
+    empty = resize_axis(make_axis({-2}, 6), 0)  # a cache without tokens
+    assert empty == () and resize_axis(empty, 6) == make_axis((), 6)
+
+
 @pytest.mark.parametrize(
     ("op", "call", "shapes", "detail"),
     [

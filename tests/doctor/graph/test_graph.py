@@ -46,7 +46,7 @@ def walked(block, length):
     model = nn.Sequential(nn.Linear(DIM, DIM), block(), nn.LayerNorm(DIM))
     x = torch.randn(2, length, DIM)
     with trace_model(model, x) as trace:
-        return trace.recorder.graph, [r.has_pre_norm for r in trace.analysis.blocks()]
+        return trace.recording.graph, [r.has_pre_norm for r in trace.analysis.blocks()]
 
 
 def test_walk_steps_grow_linearly_with_scan_length():

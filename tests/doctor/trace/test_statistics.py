@@ -6,7 +6,7 @@ from torch import nn
 
 import addnorm
 from addnorm.doctor.model_trace import trace_model
-from addnorm.doctor.trace.statistics import _is_causal_mask
+from addnorm.doctor.trace.statistics import _hides_later
 from tests.doctor.models.tiny import DIM, Model, PreBlock, ids, stack, vectors
 
 
@@ -134,17 +134,17 @@ def linear(seed):
 def test_logits_far_below_their_row_are_masked(low):
     model = Masked(low)
     with trace_model(model, vectors()) as trace:
-        (found,) = trace.recorder.stats.attentions
+        (found,) = trace.recording.stats.attentions
         seen = model.logits.detach().tril()[:1].abs().max()
     assert found.is_causal and found.max_logit == pytest.approx(float(seen), rel=1e-5)
 
 
 def test_causal_mask_detection():
     with trace_model(Masked(0.0), vectors()) as trace:
-        assert not trace.recorder.stats.attentions[0].is_causal
+        assert not trace.recording.stats.attentions[0].is_causal
     mask = torch.full((4, 4), -1e9).triu(1)
     mask[0] = -1e9
-    assert _is_causal_mask(mask) and not _is_causal_mask(torch.zeros(4, 4))
+    assert _hides_later(mask) and not _hides_later(torch.zeros(4, 4))
 
 
 @pytest.mark.parametrize("first", [True, False])

@@ -190,6 +190,16 @@ class Graph:
         self.walk_steps += len(visited)
         return visited
 
+    def data_ancestors(self, *ends: int) -> set[int]:
+        """Return these nodes and all nodes they read, integers, masks and weights included."""
+        visited, waiting = set(ends), list(ends)
+        while waiting:
+            for operand in self.nodes[waiting.pop()].operands:
+                if operand.kind == "node" and operand.node not in visited:
+                    visited.add(operand.node)
+                    waiting.append(operand.node)
+        return visited
+
     def has_path_avoiding(self, start: int, end: int, *, blocked: AbstractSet[int]) -> bool:
         """Return whether a path from `start` to `end` crosses none of the blocked nodes."""
         visited, waiting = {end}, [end]

@@ -7,28 +7,38 @@ add a rule, write a module and import it here:
     def my_rule(context: RuleContext) -> Iterator[Finding]:
         for norm in context.iter_norms():
             if norm.eps == 0:
-                yield Finding("my_rule", "warning", norm.path, "eps is 0; use 1e-5")
+                message = "eps is 0; use 1e-5"
+                yield Finding("my_rule", "warning", norm.path, message, {"eps": norm.eps})
 
 A rule reads the trace and yields findings. It must not raise for models that it does not
 understand: it yields nothing, or appends to `context.notes` what it could not check.
 """
 
+from addnorm.doctor.rule_context import RuleContext
 from addnorm.doctor.rules import (  # noqa: F401
     cloned_layers,
+    constant_weights,
     decayed_gain,
+    detached_layers,
     double_norm,
     dropout_after_norm,
+    dropout_on_stream,
     ffn_fed_unadded,
     ineffective_option,
     inert_norm,
+    large_initial_logits,
     leaks,
     missing_final_norm,
+    missing_residual,
+    nan_output,
     precision,
     shared_norm,
     skip_after_norm,
     skip_scale,
+    unscaled_attention,
     wrong_axis,
+    wrong_mask,
 )
-from addnorm.doctor.rules.base import RULES, RuleContext, rule
+from addnorm.doctor.rules.base import RULES, rule
 
 __all__ = ["RULES", "RuleContext", "rule"]

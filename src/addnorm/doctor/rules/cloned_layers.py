@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 
 from addnorm.doctor.report import Finding
-from addnorm.doctor.rules.base import RuleContext, rule
+from addnorm.doctor.rule_context import RuleContext
+from addnorm.doctor.rules.base import rule
 
 
 @rule("cloned_layers")

@@ -1,38 +1,66 @@
-"""Rules `double_norm` and `doubled_final_norm`: a norm applied to the output of another norm."""
+"""Rules `double_norm` and `doubled_final_norm`: a norm applied to the output of another norm.
 
+n2(n1(x))                       directly, or with gains, casts and slices between
+n2(n1(x).mean(1))               before and after pooling: a final norm and a norm in the head
+n2(m), n3(m) with m = n1(x)     every reader of the first norm normalizes again
+m + f(n2(m)) with m = n1(x)     a stack that ends with a norm, followed by a Pre-LN stack
+"""
+
+import math
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 from addnorm.doctor.analysis.norms import Norm, find_gain_nodes
+from addnorm.doctor.analysis.results import AddAnalysis
 from addnorm.doctor.graph.graph import Graph
+from addnorm.doctor.graph.ops import POOLING, SLICES
 from addnorm.doctor.report import Finding
-from addnorm.doctor.rules.base import RuleContext, rule
+from addnorm.doctor.rule_context import RuleContext
+from addnorm.doctor.rules.base import rule
 
 TOKEN_NORMS = ("layer", "rms")
+MAX_STEPS_BETWEEN = 12
+"""Most operations between two norms in a row, such as gains, casts, slices and pooling."""
+POOLED_BY = frozenset({"mean", "sum", "amax", "max"})
+LAYER_KINDS = ({"self-attention", "feed-forward"}, {"cross-attention", "feed-forward"})
 
 
-def find_next_norm(context: RuleContext, norm: Norm) -> Norm | None:
-    """Return the norm that is the only reader of another norm's output, or None.
+@dataclass(frozen=True, slots=True)
+class _Repetition:
+    """A norm whose output is read by norms only."""
 
-    Gains, biases, casts and positive scales between the two are skipped.
+    first: Norm
+    seconds: tuple[Norm, ...]
+    is_pooled: bool = False
+    """Whether tokens are pooled in between."""
+
+
+def _find_repetition(context: RuleContext, norm: Norm) -> _Repetition | None:
+    """Return the norms that are the only readers of another norm's output, or None.
+
+    Gains, biases, casts, positive scales, slices of tokens and pooling between them are skipped.
     """
-    graph = context.graph
+    graph, is_pooled = context.graph, False
     index = norm.node
     gains = find_gain_nodes(graph, norm)
-    for _ in range(12):
-        users = graph[index].users
+    for _ in range(MAX_STEPS_BETWEEN):
+        users = [user for user in graph[index].users if context.is_used(user)]
         direct = [n for n in context.norms.values() if n.source == index and n.node != norm.node]
         if direct:
-            exclusive = all(_is_part_of_norm(graph, user, norm=direct[0]) for user in users)
-            return direct[0] if exclusive else None
+            exclusive = all(any(_is_part_of_norm(graph, u, norm=n) for n in direct) for u in users)
+            return _Repetition(norm, tuple(direct), is_pooled) if exclusive else None
         if len(users) != 1:
             return None
         node = graph[users[0]]
         passes = graph.parent_through_scale(users[0]) is not None and node.op != "neg"
-        if not (
-            passes or users[0] in gains or (node.op in ("add", "sub") and len(node.inputs) == 1)
-        ):
+        is_bias = node.op in ("add", "sub") and len(node.inputs) == 1
+        keeps_features = node.shape[-1:] == graph[index].shape[-1:] and len(node.inputs) == 1
+        is_reduced = keeps_features and node.op in POOLED_BY and node.size < graph[index].size
+        pools = is_reduced or node.op in POOLING
+        selects = keeps_features and node.op in SLICES
+        if not (passes or users[0] in gains or is_bias or pools or selects):
             return None
-        index = users[0]
+        index, is_pooled = users[0], is_pooled or pools
     return None
 
 
@@ -58,6 +86,7 @@ def double_norm(context: RuleContext) -> Iterator[Finding]:
     """Report two norms in a row with nothing but gains and biases between them."""
     own = {r.post_norm for r in context.blocks}
     yield from _find_pairs(context, lambda norm: norm.node not in own, name="double_norm")
+    yield from _find_norms_between_stacks(context)
 
 
 @rule("doubled_final_norm")
@@ -73,17 +102,76 @@ def _find_pairs(
     for norm in context.iter_norms():
         if norm.kind not in TOKEN_NORMS or not predicate(norm):
             continue
-        second = find_next_norm(context, norm)
-        if second is None or second.kind not in TOKEN_NORMS or second.axes != norm.axes:
+        repetition = _find_repetition(context, norm)
+        if repetition is None or not all(
+            _has_same_statistics(context.graph, norm, other=n) for n in repetition.seconds
+        ):
             continue
-        message = (
-            "a final norm follows a Post-LN block, whose own norm already normalizes the output; "
-            "remove one of the two"
-            if name == "doubled_final_norm"
-            else "two norms follow each other directly, and the second cancels all of the first "
-            "but its gain and bias; remove one of the two"
-        )
-        yield Finding(
-            name, "warning", second.path, message,
-            {"first": norm.path, "second": second.path, "kinds": [norm.kind, second.kind]},
-        )  # fmt: skip
+        yield _make_finding(name, repetition)
+
+
+def _has_same_statistics(graph: Graph, norm: Norm, *, other: Norm) -> bool:
+    """Return whether two norms reduce over the same axes of the same length."""
+    if other.kind not in TOKEN_NORMS or other.axes != norm.axes:
+        return False
+    sizes = [math.prod(graph[n.source].shape[axis] for axis in n.axes or ()) for n in (norm, other)]
+    return sizes[0] == sizes[1]
+
+
+def _make_finding(name: str, repetition: _Repetition) -> Finding:
+    first, second = repetition.first, repetition.seconds[0]
+    message = (
+        "a norm before pooling is followed by a norm after it; keep the one before, as for a class "
+        "token, or the one after, as for pooled tokens"
+        if repetition.is_pooled
+        else "a final norm follows a Post-LN block, whose own norm already normalizes the output; "
+        "remove one of the two"
+        if name == "doubled_final_norm"
+        else "two norms follow each other directly, and the second cancels all of the first "
+        "but its gain and bias; remove one of the two"
+    )
+    paths = [n.path for n in repetition.seconds]
+    evidence = {
+        "first": first.path,
+        "second": paths[0] if len(paths) == 1 else paths,
+        "kinds": [first.kind, second.kind],
+    }
+    return Finding(name, "warning", second.path, message, evidence)
+
+
+def _find_norms_between_stacks(context: RuleContext) -> Iterator[Finding]:
+    """Yield the norms that end a Pre-LN stack although another Pre-LN stack follows.
+
+    The branch after such a norm reads `n2(n1(x))`. A layer that ends with a norm by design, such as
+    that of a Conformer, has other blocks than one attention and one feed-forward.
+    """
+    by_node = {block.add.node: block for block in context.blocks}
+    for block in context.blocks:
+        before = None if block.link.previous is None else by_node.get(block.link.previous)
+        between = block.link.norms()
+        if before is None or len(between) != 1 or not block.has_pre_norm:
+            continue
+        stack = _find_stack_before(by_node, before)
+        kinds = [row.kind for row in stack]
+        pairs = [set(kinds[i : i + 2]) for i in range(0, len(kinds), 2)]
+        if len(kinds) % 2 or not all(pair in LAYER_KINDS for pair in pairs):
+            continue
+        if not all(row.has_pre_norm and row.exit_norm is None for row in stack):
+            continue
+        first = context.norms[between[0]]
+        seconds = tuple(context.norms[i] for i in block.entry_norms)
+        if all(
+            first.node in {i for i, _ in context.graph.trace_back(n.source)}
+            and _has_same_statistics(context.graph, first, other=n)
+            for n in seconds
+        ):
+            yield _make_finding("double_norm", _Repetition(first, seconds))
+
+
+def _find_stack_before(by_node: dict[int, AddAnalysis], last: AddAnalysis) -> list[AddAnalysis]:
+    """Return the blocks that end with `last` and have no norm on the stream between them."""
+    stack, block = [last], last
+    while not block.link.norms() and block.link.previous in by_node:
+        block = by_node[block.link.previous]
+        stack.insert(0, block)
+    return stack

@@ -4,7 +4,8 @@ from collections.abc import Iterator
 
 from addnorm.doctor.graph.ops import DROPOUT
 from addnorm.doctor.report import Finding
-from addnorm.doctor.rules.base import RuleContext, rule
+from addnorm.doctor.rule_context import RuleContext
+from addnorm.doctor.rules.base import rule
 from addnorm.doctor.rules.missing_final_norm import find_last_blocks
 from addnorm.doctor.rules.probing.model_runs import trace_in_train_mode
 

@@ -3,7 +3,8 @@
 from collections.abc import Iterator
 
 from addnorm.doctor.report import Finding
-from addnorm.doctor.rules.base import RuleContext, rule
+from addnorm.doctor.rule_context import RuleContext
+from addnorm.doctor.rules.base import rule
 
 
 @rule("ffn_fed_unadded")

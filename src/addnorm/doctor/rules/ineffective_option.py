@@ -2,25 +2,33 @@
 
 The rule builds the model again with another value of one option and compares fingerprints:
 operations, shapes, constants and initial weights, in eval and in train mode. Equal fingerprints
-mean that the builder ignores the option.
+mean that the builder ignores the option. Weights that the model builds and never reads do not
+count: an option that only adds those has no effect either.
 """
 
-from collections.abc import Callable, Iterator
-from enum import Enum
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from addnorm.doctor.graph.graph import Graph
+from addnorm.doctor.graph.nodes import Node, Operand
 from addnorm.doctor.model_trace import set_train_mode
 from addnorm.doctor.report import Finding, Severity
-from addnorm.doctor.rules.base import RuleContext, rule
+from addnorm.doctor.rule_context import RuleContext
+from addnorm.doctor.rules.base import rule
+from addnorm.doctor.rules.probing.option_values import alternative_values, is_known_name
 from addnorm.doctor.trace.recorder import GraphRecorder
 from addnorm.doctor.trace.state_guard import preserve_model_state
 
-MAX_TRIED_STRINGS = 8
-"""String constants of the builder's code that are tried as values."""
+MIN_TRIED_NAMES = 3
+"""Names of a known kind, such as activations, that must build the same network for a warning."""
+SAME_DEVIATION = 0.05
+"""Relative difference of two standard deviations up to which large weights have one distribution;
+for n numbers, 5 / sqrt(n) is allowed if that is more."""
 
 
 @rule("ineffective_option")
@@ -36,8 +44,10 @@ def ineffective_option(context: RuleContext) -> Iterator[Finding]:
         return
     for name, value in context.config.items():
         prints = {
-            repr(other): _fingerprint(context, {**context.config, name: other})
-            for other in _alternative_values(context.build, name, value=value)
+            _show(other): _fingerprint(context, {**context.config, name: other})
+            for other in alternative_values(
+                context.build, name, value=value, model=context.trace.model
+            )
         }
         tried = [other for other, result in prints.items() if result is not None]
         if not tried:
@@ -45,62 +55,64 @@ def ineffective_option(context: RuleContext) -> Iterator[Finding]:
                 f"the effect of option {name} was not checked: no other value gives a model that "
                 "runs"
             )
-        if tried and all(prints[other] == base for other in tried):
-            # An integer or a string may control something outside the forward pass.
-            severity: Severity = "warning" if isinstance(value, bool | float) else "info"
+        results = [result for result in prints.values() if result is not None]
+        if tried and all(_is_same_network(base, result) for result in results):
             yield Finding(
-                "ineffective_option", severity, name,
-                f"{name}={value!r} and {name}={' or '.join(tried)} build the same network, so the "
-                "option is ignored; use it in the builder or remove it",
-                {"option": name, "tried": [repr(value), *tried]},
+                "ineffective_option", _severity(value, tried), name,
+                f"{name}={_show(value)} and {name}={' or '.join(tried)} build the same network, so "
+                "the option is ignored; use it in the builder or remove it",
+                {"option": name, "tried": [_show(value), *tried]},
             )  # fmt: skip
 
 
-def _alternative_values(build: Callable[..., Any], name: str, *, value: Any) -> list[Any]:
-    """Return other values to try; empty if the allowed values are unknown.
+def _severity(value: Any, tried: list[str]) -> Severity:
+    """Return the severity: an integer or a string may control something outside the model."""
+    is_named = is_known_name(value) and len(tried) >= MIN_TRIED_NAMES
+    return "warning" if isinstance(value, bool | float) or is_named else "info"
 
-    A fraction is also tried at 0.9, so that a dropout rate changes the dropped positions.
+
+def _show(value: Any) -> str:
+    return getattr(value, "__name__", None) or repr(value)
+
+
+@dataclass(frozen=True, slots=True)
+class _Fingerprint:
+    """What a builder made of its options."""
+
+    graphs: tuple[tuple[Any, ...] | None, ...]
+    """Operations, shapes and constants in eval and in train mode; None where it does not run."""
+    weights: dict[str, tuple[tuple[int, ...], float, float]]
+    """Shape, sum and standard deviation of the initial weights."""
+    read_weights: frozenset[str]
+    """Weights that some operation reads."""
+
+
+def _is_same_network(one: _Fingerprint, other: _Fingerprint) -> bool:
+    """Return whether two fingerprints differ at most in weights that are never read.
+
+    Weights that one of the models builds in addition shift the random numbers of the others, so
+    that only their distributions are compared.
     """
-    if isinstance(value, bool):
-        return [not value]
-    if isinstance(value, float):
-        return [value / 2 if value else 0.1, *([0.9] if 0 <= value < 0.9 else [])]
-    if isinstance(value, int):
-        return [value + 1, 2 * value or 2]
-    if isinstance(value, Enum):
-        return [other for other in type(value) if other is not value]
-    if not isinstance(value, str):
-        return []
-    allowed = [*_literals(build, name), *_string_constants(build)]
-    return [other for other in dict.fromkeys(allowed) if other != value]
+    if one.graphs != other.graphs or one.read_weights != other.read_weights:
+        return False
+    if one.weights.keys() == other.weights.keys():
+        return one.weights == other.weights
+    return all(
+        _has_same_distribution(one.weights[name], other.weights[name]) for name in one.read_weights
+    )
 
 
-def _options_callable(build: Any) -> Any:
-    """Return the function that receives the options: `__init__` of a class."""
-    return vars(build).get("__init__", build) if isinstance(build, type) else build
+def _has_same_distribution(
+    one: tuple[tuple[int, ...], float, float], other: tuple[tuple[int, ...], float, float]
+) -> bool:
+    if one == other:
+        return True
+    tolerance = max(SAME_DEVIATION, 5 / math.sqrt(max(math.prod(one[0]), 1)))
+    return one[0] == other[0] and math.isclose(one[2], other[2], rel_tol=tolerance)
 
 
-def _literals(build: Callable[..., Any], name: str) -> tuple[Any, ...]:
-    """Return the values of a `Literal` annotation."""
-    try:
-        hint = get_type_hints(_options_callable(build)).get(name)
-    except Exception:  # an annotation that cannot be evaluated
-        return ()
-    return get_args(hint) if get_origin(hint) is Literal else ()
-
-
-def _string_constants(build: Callable[..., Any]) -> list[str]:
-    """Return the identifiers among the builder's string constants.
-
-    A builder compares an option with them, as in `if norm == "rms"`.
-    """
-    code = getattr(_options_callable(build), "__code__", None)
-    constants = [each for each in getattr(code, "co_consts", ()) if isinstance(each, str)]
-    return [each for each in constants if each.isidentifier()][:MAX_TRIED_STRINGS]
-
-
-def _fingerprint(context: RuleContext, options: dict[str, Any]) -> tuple[Any, ...] | None:
-    """Return operations, shapes, constants and initial weights of the model built from options.
+def _fingerprint(context: RuleContext, options: dict[str, Any]) -> _Fingerprint | None:
+    """Return the fingerprint of the model built from options.
 
     Both modes are traced, because some options act in training only. None if the model cannot be
     built or run.
@@ -115,36 +127,41 @@ def _fingerprint(context: RuleContext, options: dict[str, Any]) -> tuple[Any, ..
         graphs = [_trace_graph(context, model, training=training) for training in (False, True)]
     if graphs == [None, None]:
         return None
-    weights = tuple(
-        (name, tuple(w.shape), float(w.detach().double().sum()))
-        for name, w in model.named_parameters()
+    weights = {name: _describe_weight(weight) for name, weight in model.named_parameters()}
+    read = frozenset(
+        o.name for graph in graphs for node in graph or () for o in node.operands if o.name
     )
-    return *graphs, weights
+    prints = tuple(None if graph is None else _graph_fingerprint(graph) for graph in graphs)
+    return _Fingerprint(prints, weights, read & weights.keys())
 
 
-def _trace_graph(
-    context: RuleContext, model: nn.Module, *, training: bool
-) -> tuple[Any, ...] | None:
+def _describe_weight(weight: Tensor) -> tuple[tuple[int, ...], float, float]:
+    values = weight.detach().double()
+    return tuple(weight.shape), float(values.sum()), float(values.std(correction=0))
+
+
+def _trace_graph(context: RuleContext, model: nn.Module, *, training: bool) -> Graph | None:
     """Trace the model in one mode; None if it does not run."""
     torch.manual_seed(0)
     try:
         with preserve_model_state(model) as guard, torch.no_grad():
             set_train_mode(model, training)
             recorder = GraphRecorder(model, guard, skip_dropout=False)
-            recorder.run(context.trace.args, context.trace.kwargs)
+            recording = recorder.run(context.trace.args, context.trace.kwargs)
     except Exception:
         return None
-    return _graph_fingerprint(recorder.graph)
+    return recording.graph
 
 
 def _graph_fingerprint(graph: Graph) -> tuple[Any, ...]:
-    return tuple(
-        (
-            node.op,
-            node.shape,
-            node.value,
-            tuple((o.kind, o.node, o.value, o.name) for o in node.operands),
-            tuple(sorted((k, str(v)) for k, v in node.detail.items())),
-        )
-        for node in graph
-    )
+    """Return operations, shapes and constants; the values of weights are compared apart."""
+
+    def operand(o: Operand) -> tuple[Any, ...]:
+        return o.kind, o.node, None if o.kind == "weight" else o.value, o.name
+
+    def fingerprint(node: Node) -> tuple[Any, ...]:
+        detail = tuple(sorted((k, str(v)) for k, v in node.detail.items()))
+        value = None if node.learned else node.value
+        return node.op, node.shape, value, tuple(map(operand, node.operands)), detail
+
+    return tuple(map(fingerprint, graph))

@@ -7,7 +7,8 @@ from addnorm.doctor.analysis.norms import Norm, find_gain_nodes
 from addnorm.doctor.graph.graph import Graph
 from addnorm.doctor.graph.ops import EMBEDDINGS, is_mixing
 from addnorm.doctor.report import Finding
-from addnorm.doctor.rules.base import RuleContext, rule
+from addnorm.doctor.rule_context import RuleContext
+from addnorm.doctor.rules.base import rule
 from addnorm.doctor.trace.opaque_modules import behaves_as_norm
 
 
@@ -19,7 +20,7 @@ def inert_norm(context: RuleContext) -> Iterator[Finding]:
     sizes = {graph[r.add.node].shape[-1] for r in context.blocks if graph[r.add.node].shape}
     is_norm: dict[tuple[type, str], bool] = {}
     for path, module in trace.model.named_modules():
-        if any(True for _ in module.children()) or trace.recorder.call_counts.get(path):
+        if any(True for _ in module.children()) or trace.recording.call_counts.get(path):
             continue
         names = [f"{path}.{name}" for name, _ in module.named_parameters()]
         if any(name in used for name in names):
@@ -48,7 +49,7 @@ def _is_in_unused_part(context: RuleContext, path: str, *, used: set[str]) -> bo
     """Return whether the part of the model around a norm did not run at all."""
     while path:
         path = path.rpartition(".")[0]
-        if not path or context.trace.recorder.call_counts.get(path):
+        if not path or context.trace.recording.call_counts.get(path):
             return False
         inside = [n for n, w in context.weights.items() if n.startswith(f"{path}.") and w.dim() > 1]
         if inside:
@@ -62,7 +63,7 @@ def _find_unused_sibling(context: RuleContext, path: str, *, used: set[str]) -> 
     for name, module in context.trace.model.get_submodule(parent).named_children():
         whole = f"{parent}.{name}" if parent else name
         weights = [f"{whole}.{n}" for n, w in module.named_parameters() if w.dim() > 1]
-        idle = weights and not context.trace.recorder.call_counts.get(whole)
+        idle = weights and not context.trace.recording.call_counts.get(whole)
         if name != own and idle and not any(weight in used for weight in weights):
             return whole
     return ""
@@ -70,14 +71,14 @@ def _find_unused_sibling(context: RuleContext, path: str, *, used: set[str]) -> 
 
 def _find_untrained_norms(context: RuleContext) -> Iterator[Finding]:
     """Yield norms whose output is discarded, and norms cut off from the gradient."""
-    graph, ends = context.graph, context.trace.recorder.outputs
+    graph, ends = context.graph, context.trace.recording.outputs
     if not ends:
         return
     used, trained = _find_ancestors(graph, ends), _find_ancestors(graph, ends, requires_grad=True)
     reported: set[str] = set()
     for norm in context.iter_norms():
         names = context.norm_weights(norm) or tuple(context.weight_names(norm.node))
-        has_gradient = any(name in context.trace.weight_gradients for name in names)
+        has_gradient = any(name in context.trace.gradients.weights for name in names)
         if has_gradient or norm.path in reported or (norm.by_hand and not names):
             continue
         if norm.node in used and not _is_cut_off(context, norm, names=names, trained=trained):
@@ -94,7 +95,9 @@ def _find_untrained_norms(context: RuleContext) -> Iterator[Finding]:
         yield Finding("inert_norm", "error", norm.path, message, evidence)
 
 
-def _find_ancestors(graph: Graph, ends: list[int], *, requires_grad: bool = False) -> set[int]:
+def _find_ancestors(
+    graph: Graph, ends: tuple[int, ...], *, requires_grad: bool = False
+) -> set[int]:
     """Return all nodes that `ends` depend on; with `requires_grad`, only along autograd's graph."""
     visited = {i for i in ends if graph[i].grad or not requires_grad}
     pending = list(visited)
@@ -116,7 +119,7 @@ def _is_cut_off(
     """
     if not any(context.weights[name].requires_grad for name in names):
         return False
-    graph, gradients = context.graph, context.trace.weight_gradients
+    graph, gradients = context.graph, context.trace.gradients.weights
     if norm.node in trained and _are_weights_reached(graph, norm):
         return False  # the loss does not depend on what follows the norm
 

@@ -8,32 +8,25 @@ model, or a valid token when padding changes.
 from collections.abc import Iterator
 from typing import Any
 
-import torch
-from torch import Tensor
-
 from addnorm.doctor.analysis.results import AddAnalysis
 from addnorm.doctor.graph.ops import ATTENTION, is_mixing
 from addnorm.doctor.report import Finding, join_paths
-from addnorm.doctor.rules.base import RuleContext, rule
-from addnorm.doctor.rules.probing.input_masks import is_mask, iter_hidden_tokens, iter_masks
-from addnorm.doctor.rules.probing.model_runs import (
-    iter_examples,
-    named_inputs,
-    replace_inputs,
-    run_model,
-    tensors_by_name,
-)
+from addnorm.doctor.rule_context import RuleContext
+from addnorm.doctor.rules.base import rule
 from addnorm.doctor.rules.probing.open_gates import zero_gates
-from addnorm.doctor.rules.probing.output_layout import drop_hidden_tokens, drop_last_token
+from addnorm.doctor.rules.probing.output_layout import drop_last_token
+from addnorm.doctor.rules.probing.padding import iter_padding_changes
 from addnorm.doctor.rules.probing.perturb import (
     NOTICEABLE_CHANGE,
     Probe,
     first_changed_index,
     perturb_last_token,
-    perturbed_values,
+    reads_probed_input,
     relative_change,
 )
+from addnorm.doctor.rules.wrong_mask import reads_both_directions
 from addnorm.doctor.trace.causal_masks import causal_offsets
+from addnorm.doctor.trace.statistics import Attention
 
 
 @rule("batch_leak")
@@ -75,10 +68,10 @@ def batch_leak(context: RuleContext) -> Iterator[Finding]:
 def future_leak(context: RuleContext) -> Iterator[Finding]:
     """Report causal models in which a later token changes the output of an earlier one."""
     masks = _find_causal_masks(context)
-    if not masks and not _is_causal(context):
+    if (not masks and not _is_causal(context)) or reads_both_directions(context):
         return
     probe = perturb_last_token(context)
-    reason = _explain_unusable_probe(probe)
+    reason = _explain_unusable_probe(probe) or _explain_encoder(context)
     if probe is None or reason:
         context.notes.append(f"leaks from the future were not checked: {reason}")
         return
@@ -103,6 +96,33 @@ def _explain_unusable_probe(probe: Probe | None) -> str:
     return "" if has_token_axis else "no axis of the output has the length of the input"
 
 
+def _explain_encoder(context: RuleContext) -> str:
+    """Return why later tokens may be seen: an encoder reads the same input; empty if none does.
+
+    A causal stream then starts from, or attends to, a stream that is not causal at all.
+    """
+    main = _main_stream(context)
+    if not main or not all(a.is_causal for a in _square_attentions(context, main)):
+        return ""
+    for stream in {block.stream for block in context.blocks} - {main[0].stream}:
+        blocks = [block for block in context.blocks if block.stream == stream]
+        attentions = _square_attentions(context, blocks)
+        is_open = attentions and not any(a.is_causal for a in attentions)
+        if is_open and reads_probed_input(context, blocks[0].link.start):
+            return "an encoder of the same input sees all tokens"
+    return ""
+
+
+def _square_attentions(context: RuleContext, blocks: list[AddAnalysis]) -> list[Attention]:
+    """Return the self-attentions in some blocks."""
+    return [
+        attention
+        for attention in context.trace.recording.stats.attentions
+        if attention.is_square
+        and any(b.kind == "self-attention" and attention.node in b.add.path for b in blocks)
+    ]
+
+
 def _gate_evidence(context: RuleContext) -> dict[str, Any]:
     """Return the evidence entry for weights that were filled to open closed gates."""
     names = zero_gates(context)
@@ -120,7 +140,7 @@ def _explain_future_leak(
         evidence: entries that every message shares
     """
     if _is_causal(context):
-        attentions = context.trace.recorder.stats.attentions
+        attentions = context.trace.recording.stats.attentions
         open_ones = [a.path for a in attentions if a.is_square and not a.is_causal]
         return (
             "the model has causal attention, but changing the last token changes earlier ones; add "
@@ -141,72 +161,17 @@ def _explain_future_leak(
 
 @rule("padding_leak")
 def padding_leak(context: RuleContext) -> Iterator[Finding]:
-    """Report masks whose hidden tokens change the output of valid ones.
-
-    Whether True means valid or padding is not known, so both readings are tried and the smaller
-    change counts.
-    """
-    names = named_inputs(context)
-    for name, mask in iter_masks(context, names):
-        if mask.shape[1] < 3:
-            continue
-        candidates = [n for n, t in names.items() if n != name and not is_mask(context, t)]
-        changes: list[float | None] = []
-        for example in iter_examples(context, mask.shape[1]):
-            example_mask = tensors_by_name(example)[name]
-            changes = [
-                _hidden_change(context, example, mask_name=name, input_names=candidates, pair=pair)
-                for pair in iter_hidden_tokens(example_mask)
-            ]
-            if changes and None not in changes:
-                break
-        if not changes or None in changes:
-            context.notes.append(f"leaks from padding were not checked for the mask {name!r}")
-            continue
-        smallest = min(change for change in changes if change is not None)
-        if smallest > NOTICEABLE_CHANGE:
+    """Report padding that changes the output of valid tokens."""
+    for padding in iter_padding_changes(context):
+        if padding.change is None:
+            context.notes.append(f"leaks from padding were not checked for the {padding.source}")
+        elif padding.change > padding.threshold:
             yield Finding(
                 "padding_leak", "error", "",
                 "a masked token changes the output of valid tokens; apply the mask in every "
                 "operation across tokens: attention, norms over tokens, pooling",
-                {"change": smallest, "mask": name, **_gate_evidence(context)},
+                {"change": padding.change, "mask": padding.source, **_gate_evidence(context)},
             )  # fmt: skip
-        return
-
-
-def _hidden_change(
-    context: RuleContext,
-    example: Any,
-    *,
-    mask_name: str,
-    input_names: list[str],
-    pair: tuple[Tensor, Tensor],
-) -> float | None:
-    """Return the change of valid tokens when hidden ones change; None if the model cannot run.
-
-    Args:
-        context: the traced model
-        example: positional and keyword inputs
-        mask_name: name of the mask among the inputs
-        input_names: names of the inputs that may hold the tokens
-        pair: a mask, and (B, L) the tokens that it hides
-    """
-    mask, hidden = pair
-    tensors = tensors_by_name(example)
-    for name in input_names:
-        tensor = tensors[name]
-        if tensor.dim() < 2 or tensor.shape[:2] not in (mask.shape, mask.mT.shape):
-            continue
-        positions = hidden if tensor.shape[:2] == mask.shape else hidden.mT
-        positions = positions.reshape(*positions.shape, *[1] * (tensor.dim() - 2))
-        with_mask = replace_inputs(example, {mask_name: mask})
-        changed = torch.where(positions, perturbed_values(tensor), tensor)
-        before = run_model(context, with_mask)
-        after = run_model(context, replace_inputs(with_mask, {name: changed}))
-        if before is None or after is None or before.shape != after.shape:
-            return None
-        return relative_change(*(drop_hidden_tokens(t, hidden) for t in (before, after)))
-    return None
 
 
 def _main_stream(context: RuleContext) -> list[AddAnalysis]:
@@ -221,7 +186,7 @@ def _is_causal(context: RuleContext) -> bool:
     spans = [(r.add.fork, r.add.node) for r in blocks]
     return any(
         a.is_causal and any(start <= a.node <= end for start, end in spans)
-        for a in context.trace.recorder.stats.attentions
+        for a in context.trace.recording.stats.attentions
     )
 
 

@@ -7,7 +7,8 @@ from addnorm.doctor.analysis.results import AddAnalysis
 from addnorm.doctor.graph.ops import is_mixing
 from addnorm.doctor.report import Finding
 from addnorm.doctor.residual.mixtures import find_mixed_streams
-from addnorm.doctor.rules.base import RuleContext, rule
+from addnorm.doctor.rule_context import RuleContext
+from addnorm.doctor.rules.base import rule
 
 MIN_PRE_NORM_BLOCKS = 2
 TRANSFORMER_KINDS = ("self-attention", "cross-attention", "feed-forward")
@@ -69,7 +70,7 @@ def find_last_blocks(context: RuleContext) -> list[tuple[AddAnalysis, list[AddAn
 def _find_raw_readers(context: RuleContext, last: AddAnalysis) -> list[int] | None:
     """Return the readers of the last sum, outputs included, before any norm; None if none."""
     graph = context.graph
-    outputs = set(context.trace.recorder.outputs)
+    outputs = set(context.trace.recording.outputs)
     visited: set[int] = set()
     pending, readers = [last.add.node], []
     while pending:

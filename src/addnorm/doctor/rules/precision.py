@@ -1,13 +1,16 @@
 """Rules `eps_too_small` and `low_precision_residual`: problems of reduced precision."""
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from addnorm.doctor.analysis.norms import Norm
+from addnorm.doctor.graph.graph import Graph
 from addnorm.doctor.report import Finding, Severity
-from addnorm.doctor.rules.base import RuleContext, rule
+from addnorm.doctor.rule_context import RuleContext
+from addnorm.doctor.rules.base import rule
 
 MIN_ADDITIONS = 8
 """Fewest residual adds at which rounding of the stream is reported."""
@@ -15,6 +18,9 @@ ZERO_GUARD_OPS = frozenset(
     {"add", "sub", "clamp", "clamp_min", "maximum", "max", "where", "nan_to_num"}
 )
 """Operations that keep a divisor away from zero."""
+EPS_KINDS = ("layer", "rms", "group", "batch", "instance", "l2")
+LARGEST_EPS = 0.01
+"""Larger numbers that are added to a divisor are not an epsilon."""
 LOW_PRECISION_DTYPES = (torch.float16, torch.bfloat16)
 
 
@@ -23,39 +29,136 @@ def eps_too_small(context: RuleContext) -> Iterator[Finding]:
     """Report norms whose epsilon is missing, zero, or rounds to zero in their dtype."""
     reported: set[str] = set()
     for norm in context.iter_norms():
-        if norm.kind not in ("layer", "rms", "group", "batch", "instance") or norm.path in reported:
+        if norm.path in reported:
             continue
-        eps, exact = norm.eps, torch.float32  # built-in norms compute statistics in float32
-        if norm.by_hand:
-            guards = list(_find_zero_guards(context, norm))
-            if eps is None and guards:
-                continue  # another operation keeps the divisor away from zero
-            dtypes = [dtype for dtype, value in guards if value == eps]
-            exact = dtypes[0] if dtypes else context.graph[norm.node].dtype
-            eps = eps or 0.0
-        if eps is None or exact is None or not exact.is_floating_point:
-            continue
-        rounded = float(torch.tensor(eps, dtype=torch.float64).to(exact))
-        if rounded > 0 and rounded >= torch.finfo(exact).smallest_normal / 1024:
-            continue
-        reported.add(norm.path)
-        what = f"eps={eps:g}" if eps or not norm.by_hand else "the norm has no epsilon, which"
-        yield Finding(
-            "eps_too_small", "warning" if eps else "error", norm.path,
-            f"{what} is {rounded:g} in {str(exact).removeprefix('torch.')}, so a token with equal "
-            "features is divided by zero; use eps=1e-5 or compute the norm in float32",
-            {"eps": eps, "as computed": rounded, "dtype": str(exact)},
-        )  # fmt: skip
+        finding = _check_eps(context, norm) or _check_root(context, norm)
+        if finding is not None:
+            reported.add(norm.path)
+            yield finding
 
 
-def _find_zero_guards(context: RuleContext, norm: Norm) -> Iterator[tuple[Any, float | None]]:
-    """Yield dtype and value (None if unknown) of each operation that guards a norm's divisor."""
-    for index in context.graph.nodes_between(norm.source, norm.node) - {norm.source}:
+def _check_eps(context: RuleContext, norm: Norm) -> Finding | None:
+    """Return a finding if the epsilon of a norm is 0 in a dtype that holds it."""
+    graph, eps = context.graph, norm.eps
+    dtype = graph[norm.source].dtype
+    is_exact = norm.by_hand or dtype not in LOW_PRECISION_DTYPES
+    if norm.kind == "l2" and is_exact and not _is_stream_norm(context, norm):
+        return None  # queries, keys and final features are not zero in practice
+    if norm.kind not in EPS_KINDS:
+        return None
+    if norm.by_hand:
+        guards = list(_find_zero_guards(context, norm))
+        if eps is None and guards:
+            return None  # another operation keeps the divisor away from zero
+        dtypes = [g.dtype for g in guards if g.value == eps]
+        dtypes = [dtypes[0] if dtypes else graph[norm.node].dtype]
+        dtypes += [graph[graph[root].inputs[0]].dtype for root in _find_roots(graph, norm)]
+        eps = eps or 0.0
+    else:
+        dtypes = [dtype]
+    dtypes = [each for each in dtypes if each is not None and each.is_floating_point]
+    if eps is None or not dtypes:
+        return None
+    rounded, exact = min(
+        ((_round_to(eps, each), each) for each in dtypes), key=lambda pair: pair[0]
+    )
+    if rounded > 0 and rounded >= torch.finfo(exact).smallest_normal / 1024:
+        return None
+    what = f"eps={eps:g}" if eps or not norm.by_hand else "the norm has no epsilon, which"
+    is_exact_inside = not norm.by_hand and eps and norm.kind != "l2"
+    consequence = (
+        "so kernels that do not compute the statistics in float32 divide a token with equal "
+        "features by zero"
+        if is_exact_inside
+        else "so a token with equal features is divided by zero"
+    )
+    return Finding(
+        "eps_too_small", "warning" if eps else "error", norm.path,
+        f"{what} is {rounded:g} in {str(exact).removeprefix('torch.')}, {consequence}; use "
+        "eps=1e-5 or compute the norm in float32",
+        {"eps": eps, "as computed": rounded, "dtype": str(exact)},
+    )  # fmt: skip
+
+
+def _is_stream_norm(context: RuleContext, norm: Norm) -> bool:
+    """Return whether a norm reads the stream of a block, where a padding token may be all zeros."""
+    return any(norm.node in (*block.entry_norms, block.post_norm) for block in context.blocks)
+
+
+def _round_to(value: float, dtype: torch.dtype) -> float:
+    return float(torch.tensor(value, dtype=torch.float64).to(dtype))
+
+
+def _check_root(context: RuleContext, norm: Norm) -> Finding | None:
+    """Return a finding if the epsilon of a norm is added after the root instead of inside.
+
+    The root of 0 has no gradient, and a variance computed as E[x^2] - E[x]^2 may be below 0.
+    """
+    graph = context.graph
+    if not norm.by_hand or norm.kind not in EPS_KINDS:
+        return None
+    guards = list(_find_zero_guards(context, norm))
+    for root in _find_roots(graph, norm):
+        inside = graph.nodes_between(norm.source, root)
+        if not guards or any(guard.node in inside for guard in guards):
+            continue
+        half = graph[norm.source].size / 2
+        is_difference = any(
+            graph[i].op in ("sub", "rsub") and len(graph[i].inputs) == 2 and graph[i].size <= half
+            for i in inside
+        )
+        is_added = any(g.is_added and g.value and g.value < LARGEST_EPS for g in guards)
+        if is_difference or is_added:
+            problem = (
+                "which rounding can make negative, so its root is not a number"
+                if is_difference
+                else "so the gradient of a token of zeros is not a number"
+            )
+            return Finding(
+                "eps_too_small", "warning" if is_difference else "info", norm.path,
+                f"the root is taken of a variance without epsilon, {problem}; add eps inside the "
+                "root",
+                {"eps": norm.eps, "after the root": True, "dtype": str(graph[root].dtype)},
+            )  # fmt: skip
+    return None
+
+
+def _find_roots(graph: Graph, norm: Norm) -> list[int]:
+    """Return the square roots of the statistic of a norm written by hand."""
+    half = graph[norm.source].size / 2
+    return [
+        index
+        for index in sorted(graph.nodes_between(norm.source, norm.node))
+        if (node := graph[index]).size <= half
+        and len(node.inputs) == 1
+        and (
+            node.op in ("sqrt", "rsqrt")
+            or (node.op == "pow" and any(abs(o.value or 0) == 0.5 for o in node.operands))
+        )
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class _ZeroGuard:
+    """An operation that keeps the divisor of a norm away from zero."""
+
+    node: int
+    dtype: Any
+    value: float | None
+    """The number it adds or limits to; None if it is not known."""
+    is_added: bool
+
+
+def _find_zero_guards(context: RuleContext, norm: Norm) -> Iterator[_ZeroGuard]:
+    """Yield the operations that guard a norm's divisor."""
+    for index in sorted(context.graph.nodes_between(norm.source, norm.node) - {norm.source}):
         node = context.graph[index]
-        if node.op in ZERO_GUARD_OPS and (node.op not in ("add", "sub") or len(node.inputs) == 1):
+        is_added = node.op in ("add", "sub")
+        if node.op in ZERO_GUARD_OPS and (not is_added or len(node.inputs) == 1):
             values = [o.value for o in node.operands if o.node not in node.inputs and o.value != 0]
             values += [node.detail["min"]] if "min" in node.detail else []
-            yield from ((node.dtype, abs(value) if value else None) for value in values)
+            for value in values:
+                yield _ZeroGuard(index, node.dtype, abs(value) if value else None, is_added)
 
 
 @rule("low_precision_residual")

@@ -4,7 +4,8 @@ from collections.abc import Iterator
 
 from addnorm.doctor.analysis.norms import Norm, is_query_key
 from addnorm.doctor.report import Finding
-from addnorm.doctor.rules.base import RuleContext, rule
+from addnorm.doctor.rule_context import RuleContext
+from addnorm.doctor.rules.base import rule
 
 
 @rule("shared_norm")

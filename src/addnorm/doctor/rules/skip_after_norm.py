@@ -4,7 +4,8 @@ from collections.abc import Iterator
 
 from addnorm.doctor.analysis.results import AddAnalysis
 from addnorm.doctor.report import Finding, Severity
-from addnorm.doctor.rules.base import RuleContext, rule
+from addnorm.doctor.rule_context import RuleContext
+from addnorm.doctor.rules.base import rule
 
 
 @rule("skip_after_norm")

@@ -1,12 +1,16 @@
-"""Rules `scale_on_branch` and `scale_without_init`: incomplete implementations of DeepNorm."""
+"""Rules `scale_on_branch` and `scale_without_init`: incomplete scales of residual connections."""
 
 import math
 from collections.abc import Iterator
 from statistics import median
 
+from addnorm.doctor.analysis.results import AddAnalysis
+from addnorm.doctor.analysis.weight_roles import FUSED_QKV, find_weight_roles
 from addnorm.doctor.graph.nodes import Scale
 from addnorm.doctor.report import Finding
-from addnorm.doctor.rules.base import RuleContext, rule
+from addnorm.doctor.rule_context import RuleContext
+from addnorm.doctor.rules.base import rule
+from addnorm.doctor.rules.probing.open_gates import negligible_branches
 
 MIN_EXPLICIT_SCALE = 1.05
 """Smallest factor on a branch that counts as written on purpose, above rounding."""
@@ -15,6 +19,18 @@ MIN_DEEPNORM_ALPHA = 1.15
 INIT_TOLERANCE_FACTOR = 1.3
 """Initial weights may exceed beta by this factor. Plain Xavier exceeds it by
 alpha * sqrt(2) > 1.6, and the standard deviation of a thousand numbers is known to 2 %."""
+
+PLAIN_XAVIER_GAIN = 0.9
+"""Deviation relative to Xavier from which attention weights count as plain Xavier. Smaller ones may
+come from other defaults, such as one draw for queries, keys and values together."""
+MIN_SCALE_NORM_GAIN = 0.5
+"""Smallest gain of a unit norm at initialization, relative to sqrt(dim)."""
+MIN_NORM_FREE_BLOCKS = 4
+"""Fewest blocks of a Transformer without norms that is checked."""
+MIN_SCALED_BLOCKS = 2
+"""Fewest blocks with the same learned scale that are compared."""
+SAME_DEVIATION = 0.1
+"""Relative difference up to which two standard deviations count as equal."""
 
 
 @rule("scale_on_branch")
@@ -45,7 +61,31 @@ def _scale_product(scales: tuple[Scale, ...]) -> float:
 
 @rule("scale_without_init")
 def scale_without_init(context: RuleContext) -> Iterator[Finding]:
-    """Report DeepNorm's alpha on the skip without its beta on the initial weights.
+    """Report scales of residual connections whose initial values or weights are missing.
+
+    DeepNorm needs smaller weights, ScaleNorm a large gain, ReZero and LayerScale a small one, Admin
+    a profiling pass, and the scaled initialization of GPT-2 applies to every branch.
+    """
+    checks = (
+        _check_deepnorm,
+        _check_scale_norm,
+        _check_branch_gains,
+        _check_skip_gains,
+        _check_residual_init,
+        _check_norm_free,
+    )
+    findings = [finding for check in checks if (finding := check(context)) is not None]
+    if findings and _is_trained(context):
+        context.notes.append(
+            "the initialization of scaled residual connections was not checked: the weights are "
+            "trained"
+        )
+        return
+    yield from findings
+
+
+def _check_deepnorm(context: RuleContext) -> Finding | None:
+    """Check DeepNorm's beta on the initial weights where its alpha is on the skip.
 
     alpha * beta is 0.7 in every row of the paper's table, so alpha alone determines beta.
     """
@@ -56,32 +96,170 @@ def scale_without_init(context: RuleContext) -> Iterator[Finding]:
         and all(s.kind == "constant" for s in block.add.shortcut_scales)
         and (factor := _scale_product(block.add.shortcut_scales)) > MIN_DEEPNORM_ALPHA
     ]
-    if not scaled:
-        return
-    gains, betas = [], []
-    for block, factor in scaled:
-        if block.kind != "feed-forward":
+    gains: dict[str, list[float]] = {}
+    for block, _ in scaled:
+        for part, gain in _iter_gains(context, block):
+            gains.setdefault(part, []).append(gain)
+    if not gains:
+        return None
+    beta = 0.707 / median(factor for _, factor in scaled)
+    limits = {"feed-forward": INIT_TOLERANCE_FACTOR * beta}
+    plain = max(INIT_TOLERANCE_FACTOR * beta, PLAIN_XAVIER_GAIN)
+    wrong = {
+        part: median(values)
+        for part, values in gains.items()
+        if median(values) > limits.get(part, plain)
+    }
+    if not wrong:
+        return None
+    part, gain = next(iter(wrong.items()))
+    return Finding(
+        "scale_without_init", "warning", context.module_path(scaled[0][0]),
+        f"the skip is scaled by {scaled[0][1]:.3g} as in DeepNorm, but the {part} weights "
+        f"have {gain:.2f} times the standard deviation of Xavier instead of "
+        f"{beta:.2f}; multiply the initial value, output and feed-forward weights by beta",
+        {"alpha": scaled[0][1], "gain": gain, "beta": beta},
+    )  # fmt: skip
+
+
+def _iter_gains(context: RuleContext, block: AddAnalysis) -> Iterator[tuple[str, float]]:
+    """Yield the parts of a branch that DeepNorm scales, with their deviation relative to Xavier."""
+    parts = {"value": "value", "out": "output", FUSED_QKV: "value"}
+    for name, role in find_weight_roles(context.analysis, block).items():
+        weight = context.weights[name].detach().float()
+        part = "feed-forward" if block.kind == "feed-forward" else parts.get(role)
+        if part is None or weight.dim() != 2 or min(weight.shape) < 2:
             continue
-        for name in context.branch_weights(block):
+        if role == FUSED_QKV:
+            if weight.shape[0] != 3 * weight.shape[1]:
+                continue
+            weight = weight[2 * weight.shape[1] :]
+        yield part, float(weight.std()) / math.sqrt(2 / sum(weight.shape))
+
+
+def _check_scale_norm(context: RuleContext) -> Finding | None:
+    """Check that the gain of a unit norm on the stream starts near the root of the width."""
+    for block in context.blocks:
+        for index in (*block.entry_norms, block.post_norm):
+            norm = None if index is None else context.norms.get(index)
+            if norm is None or norm.kind != "l2" or not norm.axes:
+                continue
+            root = math.sqrt(
+                math.prod(context.graph[norm.source].shape[axis] for axis in norm.axes)
+            )
+            between = context.graph.nodes_between(norm.source, norm.node) - {norm.source}
+            names = {n for i in between for n in context.weight_names(i)}
+            names |= set(context.norm_weights(norm))
+            gains = [context.weights[n] for n in sorted(names) if context.weights[n].numel() == 1]
+            value = abs(float(gains[0].detach())) if gains else root
+            if value < root * MIN_SCALE_NORM_GAIN:
+                return Finding(
+                    "scale_without_init", "warning", norm.path,
+                    f"the gain of a unit norm starts at {value:.3g}, so that features have a "
+                    f"standard deviation of {value / root:.2g}; start at sqrt(dim) = {root:.3g}",
+                    {"gain": value, "sqrt(dim)": root},
+                )  # fmt: skip
+    return None
+
+
+def _check_branch_gains(context: RuleContext) -> Finding | None:
+    """Check that learned scales of branches, as in ReZero and LayerScale, start small."""
+    closed = {add.node for add in negligible_branches(context)}  # by a matrix of zeros, as in Fixup
+    learned = [
+        (block, scale)
+        for block in context.blocks
+        if block.exit_norm is None and not block.add.is_mixed and not block.is_dual
+        for scale in block.scales
+        if scale.kind == "weight" and block.add.node not in closed
+    ]
+    if len(learned) < MIN_SCALED_BLOCKS or any(s.value != 1 for _, s in learned):
+        return None
+    has_norm = any(b.has_pre_norm or b.has_post_norm or b.partial_norms for b, _ in learned)
+    what = "LayerScale" if learned[0][1].size > 1 else "ReZero"
+    return Finding(
+        "scale_without_init", "info" if has_norm else "warning",
+        context.module_path(learned[0][0]),
+        f"the learned scales of the branches start at 1, so that they have no effect at first; "
+        f"{what} starts at {'1e-5 to 0.1' if what == 'LayerScale' else '0'}",
+        {"scales": len(learned), "start": 1.0, "has norms": has_norm},
+    )  # fmt: skip
+
+
+def _check_skip_gains(context: RuleContext) -> Finding | None:
+    """Check learned scales on the skip: they must not close it, and Admin's must be profiled."""
+    learned = [
+        (block, scale)
+        for block in context.blocks
+        if not block.is_gated_or_mixed and not block.is_dual and not block.skipped_adds
+        for scale in block.add.shortcut_scales
+        if scale.kind == "weight"
+    ]
+    values = [scale.value for _, scale in learned]
+    if len(learned) < MIN_SCALED_BLOCKS or len(set(values)) > 1 or values[0] not in (0, 1):
+        return None
+    is_post_norm = all(context.wiring(block) == "post_ln" for block, _ in learned)
+    if values[0] == 1 and not is_post_norm:
+        return None
+    message = (
+        "the learned scales of the skip start at 0, so that the stream is lost at first; ReZero "
+        "scales the branch: x + alpha * f(x)"
+        if values[0] == 0
+        else "the learned scales of the skip all start at 1, as in Post-LN without them; Admin "
+        "computes them from the variances of the branches in a profiling pass"
+    )
+    return Finding(
+        "scale_without_init", "info" if values[0] else "warning",
+        context.module_path(learned[0][0]), message,
+        {"scales": len(learned), "start": values[0]},
+    )  # fmt: skip
+
+
+def _check_residual_init(context: RuleContext) -> Finding | None:
+    """Check that 1 / sqrt(N) on the last matrices of branches applies to all kinds of branches."""
+    last: dict[str, list[float]] = {}
+    others: list[float] = []
+    blocks = [b for b in context.blocks if b.kind in ("self-attention", "feed-forward")]
+    for block in blocks:
+        for name, role in find_weight_roles(context.analysis, block).items():
             weight = context.weights[name].detach().float()
             if weight.dim() == 2 and min(weight.shape) > 1:
-                fan = math.sqrt(2 / sum(weight.shape))
-                gains.append(float(weight.std()) / fan)
-                betas.append(0.707 / factor)
-    if not gains or median(gains) <= INIT_TOLERANCE_FACTOR * median(betas):
-        return
-    if _is_trained(context):
-        context.notes.append(
-            "DeepNorm's initialization was not checked: the skip is scaled as in DeepNorm, but the "
-            "weights are trained"
-        )
-        return
-    yield Finding(
-        "scale_without_init", "warning", context.module_path(scaled[0][0]),
-        f"the skip is scaled by {scaled[0][1]:.3g} as in DeepNorm, but the feed-forward weights "
-        f"have {median(gains):.2f} times the standard deviation of Xavier instead of "
-        f"{median(betas):.2f}; multiply the initial value, output and feed-forward weights by beta",
-        {"alpha": scaled[0][1], "gain": median(gains), "beta": median(betas)},
+                is_last = role in ("out", "ffn_out")
+                deviations = last.setdefault(block.kind, []) if is_last else others
+                deviations.append(float(weight.std()))
+    if len(last) < 2 or not others or min(map(len, last.values())) < MIN_SCALED_BLOCKS:
+        return None
+    base, expected = median(others), 1 / math.sqrt(len(blocks))
+    ratios = {kind: median(values) / base for kind, values in last.items()} if base else {}
+    scaled = [k for k, r in ratios.items() if math.isclose(r, expected, rel_tol=SAME_DEVIATION)]
+    plain = [k for k, r in ratios.items() if math.isclose(r, 1, rel_tol=SAME_DEVIATION)]
+    if not scaled or not plain:
+        return None
+    return Finding(
+        "scale_without_init", "warning", context.module_path(blocks[0]),
+        f"the last matrices of the {scaled[0]} branches start with {expected:.2f} = 1 / sqrt("
+        f"{len(blocks)}) of the usual deviation, as in GPT-2, those of the {plain[0]} branches "
+        "with all of it; scale the last matrix of every branch",
+        {**ratios, "expected": expected},
+    )  # fmt: skip
+
+
+def _check_norm_free(context: RuleContext) -> Finding | None:
+    """Check that a Transformer without norms starts with small weights, as in T-Fixup."""
+    blocks = [b for b in context.blocks if b.kind in ("self-attention", "feed-forward")]
+    has_norm = any(norm.kind != "l2" for norm in context.iter_norms())
+    if has_norm or len(blocks) < MIN_NORM_FREE_BLOCKS or len({b.kind for b in blocks}) < 2:
+        return None
+    if any(b.scales or b.add.shortcut_scales or b.is_gated_or_mixed for b in blocks):
+        return None
+    gains = [gain for block in blocks for _, gain in _iter_gains(context, block)]
+    if not gains or median(gains) < PLAIN_XAVIER_GAIN:
+        return None
+    return Finding(
+        "scale_without_init", "info", context.module_path(blocks[0]),
+        f"the blocks have neither norms nor scales, and the value, output and feed-forward weights "
+        f"start with {median(gains):.2f} times the deviation of Xavier; T-Fixup multiplies them by "
+        "0.67 * layers ** -0.25",
+        {"blocks": len(blocks), "gain": median(gains)},
     )  # fmt: skip
 
 

@@ -24,8 +24,8 @@ Operations inside a custom kernel are invisible to a function mode. When a modul
 that is not in the graph although autograd connects it to the module's inputs, the module becomes
 one node (`opaque_modules.py`).
 
-Nothing is changed afterwards: `residual_adds` holds frozen records, and conclusions that need the
-whole graph are drawn by `residual/refine.py` and the analysis.
+`run` returns all of it as a frozen `Recording`. Conclusions that need the whole graph are drawn by
+`residual/refine.py` and the analysis.
 """
 
 from collections.abc import Callable, Mapping
@@ -53,8 +53,9 @@ from addnorm.doctor.trace.call import Call, disable_dropout, iter_plain_argument
 from addnorm.doctor.trace.causal_masks import causal_offset
 from addnorm.doctor.trace.fused_ops import decompose_fused_add
 from addnorm.doctor.trace.module_stack import ModuleStack
+from addnorm.doctor.trace.recording import Recording
 from addnorm.doctor.trace.state_guard import StateGuard
-from addnorm.doctor.trace.statistics import SATURATION_THRESHOLDS, ActivationStats
+from addnorm.doctor.trace.statistics import SATURATION_THRESHOLDS, StatsCollector
 from addnorm.doctor.trace.tensors import iter_tensors
 
 STEP_FUNCTIONS: dict[str, Callable[..., Any]] = {
@@ -79,9 +80,7 @@ class GraphRecorder(TorchFunctionMode):
         self.graph = Graph()
         self.residual_adds: dict[int, ResidualAdd] = {}
         """Residual adds by the node of their sum."""
-        self.stats = ActivationStats()
-        self.inputs: list[int] = []
-        self.outputs: list[int] = []
+        self.collector = StatsCollector()
         self.no_grad_weights: set[str] = set()
         """Weights that were used while autograd was off, as inside a reentrant checkpoint."""
         self._modules = ModuleStack(model, on_exit=self._record_opaque_module)
@@ -90,15 +89,11 @@ class GraphRecorder(TorchFunctionMode):
         self._mixtures: set[int] = set()
         """Nodes of weighted sums of streams."""
 
-    @property
-    def call_counts(self) -> dict[str, int]:
-        """Number of calls of each module, by path."""
-        return self._modules.call_counts
-
     # the forward pass
 
-    def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Call the model, record what it does, and return its output."""
+    def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recording:
+        """Call the model once and return what it did."""
+        inputs: list[int] = []
         for tensor in iter_tensors((args, kwargs)):
             floating = tensor.is_floating_point()
             node = self.graph.add(
@@ -106,14 +101,22 @@ class GraphRecorder(TorchFunctionMode):
                 path="", dtype=tensor.dtype,
             )  # fmt: skip
             self._tensor_nodes[tensor] = node.index
-            self.inputs.append(node.index)
+            inputs.append(node.index)
         with self._modules.track(), self:
             output = self.model(*args, **kwargs)
-        for tensor in iter_tensors(output):
-            index = self._tensor_nodes.get(tensor)
-            if index is not None and self.graph[index].active:
-                self.outputs.append(index)
-        return output
+        return Recording(
+            output=output,
+            graph=self.graph,
+            residual_adds=self.residual_adds,
+            stats=self.collector.finish(),
+            inputs=tuple(inputs),
+            outputs=tuple(
+                self._tensor_nodes[t] for t in iter_tensors(output) if self._is_active(t)
+            ),
+            call_counts=self._modules.call_counts,
+            no_grad_weights=frozenset(self.no_grad_weights),
+            tensor_nodes=self._tensor_nodes,
+        )
 
     def _record_opaque_module(
         self, module: nn.Module, args: Any, kwargs: Any, output: Any, path: str
@@ -135,10 +138,6 @@ class GraphRecorder(TorchFunctionMode):
             self._add_node(
                 f"hidden_{kind}" if kind else "opaque", operands, tensor=tensor, path=path
             )
-
-    def find_node(self, tensor: Tensor) -> int | None:
-        """Return the node that a tensor is the result of."""
-        return self._tensor_nodes.get(tensor)
 
     def _is_active(self, tensor: Tensor) -> bool:
         index = self._tensor_nodes.get(tensor)
@@ -227,9 +226,9 @@ class GraphRecorder(TorchFunctionMode):
 
     def _observe(self, call: Call) -> None:
         """Collect the statistics of an operation that is about to run."""
-        self.stats.record_attention(call, node=len(self.graph), path=self._modules.path)
+        self.collector.record_attention(call, node=len(self.graph), path=self._modules.path)
         if call.op in SATURATION_THRESHOLDS:
-            self.stats.record_saturation(call.op, call.tensors[0], len(self.graph))
+            self.collector.record_saturation(call.op, call.tensors[0], len(self.graph))
 
     # nodes
 
@@ -320,7 +319,7 @@ class GraphRecorder(TorchFunctionMode):
         one, other = list(tensors.values())[:2]
         shortcut = tensors.get(match.shortcut, one)
         branch = tensors.get(match.branch, other if shortcut is one else one)
-        return self.stats.measure_operands(match, shortcut, branch=branch, graph=self.graph)
+        return self.collector.measure_operands(match, shortcut, branch=branch, graph=self.graph)
 
     def _record_stacked_sum(
         self, op: str, stacked_sum: StackedSum, *, inputs: list[Tensor], out: Tensor
@@ -357,4 +356,4 @@ class GraphRecorder(TorchFunctionMode):
             match, node=self._tensor_nodes[out], op=op, module=self._modules.path
         )
         self.residual_adds[add.node] = add
-        self.stats.record_sum(add, out, graph=self.graph, operand_stats=operand_stats)
+        self.collector.record_sum(add, out, graph=self.graph, operand_stats=operand_stats)

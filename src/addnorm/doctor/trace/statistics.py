@@ -1,11 +1,11 @@
 """Statistics of one forward and backward pass: variances, gradients, attention, saturation.
 
-`ActivationStats` collects observations while the recorder runs; every entry is keyed by a node of
-the graph. For one Pre-LN block with the sum at node 6:
+A `StatsCollector` observes while the recorder runs and returns a frozen `ActivationStats`. Every
+entry is keyed by a node of the graph. For one Pre-LN block with the sum at node 6:
 
     stats.add_stats[6]     {"shortcut_variance": 1.0, "branch_variance": 0.3,
                             "stream_variance": 1.3, "dependency": 0.23}
-    stats.gradients[6]     2.1        norm of the gradient at the sum, after the backward pass
+    collector.sum_gradients[6]   2.1   norm of the gradient at the sum, after the backward pass
 
 A statistic never breaks the forward pass: tensors without values, as inside `torch.vmap`, are
 skipped.
@@ -16,7 +16,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from inspect import signature
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -34,6 +34,13 @@ SATURATION_THRESHOLDS = {"tanh": 1.818, "erf": 1.517}
 MASKED_LOGIT_GAP = 500.0
 """Distance below the maximum of its row at which a logit counts as masked."""
 
+MIN_PATTERN_TOKENS = 4
+"""Smallest number of tokens at which the pattern of a mask is recognized."""
+
+Visibility = Literal["others", "prefix", "later", "itself", "nothing"]
+"""What each token sees: a `prefix` and what precedes it, `later` tokens and perhaps itself, only
+`itself`, or `nothing`; `others` stands for everything else, such as all tokens or earlier ones."""
+
 
 @dataclass(frozen=True, slots=True)
 class Attention:
@@ -50,21 +57,60 @@ class Attention:
     """Largest absolute logit that is not masked."""
     entropy: float
     """Mean entropy of the weights, as a fraction of the maximum."""
+    logit_deviation: float = math.nan
+    """Standard deviation of the logits that are not masked, within the rows."""
+    visible: Visibility = "others"
+    """Which tokens the masks leave to each token of a square attention."""
+    has_blind_query: bool = False
+    """Whether all logits of some query are minus infinity, so that its weights are NaN."""
 
 
+@dataclass(frozen=True, slots=True)
 class ActivationStats:
-    """Observations of one forward and backward pass."""
+    """Observations of one forward pass."""
+
+    attentions: tuple[Attention, ...]
+    add_stats: Mapping[int, Mapping[str, float]]
+    """By residual add: variances of shortcut, branch and stream, and the dependency."""
+    saturation: Mapping[int, float]
+    """By node of a tanh or erf: fraction of inputs where it is nearly flat."""
+    similarities: Mapping[int, Mapping[int, tuple[int, float]]]
+    """By residual add and axis: length of the axis, and mean cosine along it."""
+
+    def token_similarity(self, node: int) -> float:
+        """Return the mean cosine between the tokens of a sum; 1 if all tokens are equal.
+
+        Tokens lie on the second axis, or on the first if only its length equals a number of
+        queries.
+        """
+        by_axis = self.similarities.get(node, {})
+        if len(by_axis) > 1:
+            query_counts = {attention.query_count for attention in self.attentions}
+            first, second = (length for length, _ in by_axis.values())
+            axis = 0 if first in query_counts and second not in query_counts else 1
+            return by_axis[axis][1]
+        return next((value for _, value in by_axis.values()), math.nan)
+
+
+class StatsCollector:
+    """Collector of the observations that become an `ActivationStats`.
+
+    `sum_gradients` is filled later, by hooks that run in the backward pass.
+    """
 
     def __init__(self) -> None:
         self.attentions: list[Attention] = []
         self.add_stats: dict[int, dict[str, float]] = {}
-        """By residual add: variances of shortcut, branch and stream, and the dependency."""
-        self.gradients: dict[int, float] = {}
-        """By residual add: norm of the gradient at the sum."""
         self.saturation: dict[int, float] = {}
-        """By node of a tanh or erf: fraction of inputs where it is nearly flat."""
         self.similarities: dict[int, dict[int, tuple[int, float]]] = {}
-        """By residual add and axis: length of the axis, and mean cosine along it."""
+        self.sum_gradients: dict[int, float] = {}
+        """By residual add: norm of the gradient at the sum."""
+
+    def finish(self) -> ActivationStats:
+        """Return the observations of the forward pass."""
+        return ActivationStats(
+            tuple(self.attentions), self.add_stats, self.saturation, self.similarities
+        )
 
     def measure_operands(
         self, match: AddMatch, shortcut: Tensor, *, branch: Tensor, graph: Graph
@@ -94,20 +140,6 @@ class ActivationStats:
             index = add.node
             out.register_hook(lambda gradient: self._record_gradient(index, gradient))  # type: ignore[no-untyped-call]
 
-    def token_similarity(self, node: int) -> float:
-        """Return the mean cosine between the tokens of a sum; 1 if all tokens are equal.
-
-        Tokens lie on the second axis, or on the first if only its length equals a number of
-        queries.
-        """
-        by_axis = self.similarities.get(node, {})
-        if len(by_axis) > 1:
-            query_counts = {attention.query_count for attention in self.attentions}
-            first, second = (length for length, _ in by_axis.values())
-            axis = 0 if first in query_counts and second not in query_counts else 1
-            return by_axis[axis][1]
-        return next((value for _, value in by_axis.values()), math.nan)
-
     def record_saturation(self, op: str, inputs: Tensor, node: int) -> None:
         """Record the fraction of inputs of a tanh or erf where its slope is small."""
         with torch.no_grad(), torch._C.DisableTorchFunction(), _suppress_runtime_errors():
@@ -118,7 +150,7 @@ class ActivationStats:
 
     def _record_gradient(self, index: int, gradient: Tensor) -> None:
         with torch.no_grad():
-            self.gradients[index] = float(gradient.detach().float().norm())
+            self.sum_gradients[index] = float(gradient.detach().float().norm())
 
     def record_attention(self, call: Call, *, node: int, path: str) -> None:
         """Record the logits of an attention that is about to run and becomes the node `node`."""
@@ -130,7 +162,7 @@ class ActivationStats:
                 reading = reader(call.args, call.kwargs)
                 if reading is None:
                     return
-                max_logit, entropy = _measure_logits(reading.logits)
+                max_logit, entropy, deviation = _measure_logits(reading.logits)
                 attention = Attention(
                     path=path,
                     node=node,
@@ -139,6 +171,9 @@ class ActivationStats:
                     query_count=reading.query_count,
                     max_logit=max_logit,
                     entropy=entropy,
+                    logit_deviation=deviation,
+                    visible=_find_visible(reading.logits) if reading.is_square else "others",
+                    has_blind_query=bool((reading.logits[:1] == -math.inf).all(-1).any()),
                 )
         except Exception:  # a statistic must not break the forward pass
             return
@@ -228,7 +263,6 @@ def _sdpa_logits(args: tuple[Any, ...], kwargs: dict[str, Any]) -> _LogitReading
     query, key = arguments["query"].detach(), arguments["key"].detach()
     length, square = query.shape[-2], query.shape[-2] == key.shape[-2]
     mask = arguments.get("attn_mask")
-    causal = bool(arguments.get("is_causal")) or (square and _is_causal_mask(mask))
     query, key = query[:1, ..., :MAX_QUERIES, :].float(), key[:1].float()
     if query.dim() == 4 and key.shape[1] != query.shape[1]:
         key = key.repeat_interleave(query.shape[1] // key.shape[1], 1)
@@ -242,6 +276,7 @@ def _sdpa_logits(args: tuple[Any, ...], kwargs: dict[str, Any]) -> _LogitReading
     elif arguments.get("is_causal"):
         later = torch.ones(logits.shape[-2:], dtype=torch.bool, device=logits.device).triu(1)
         logits = logits.masked_fill(later, -math.inf)
+    causal = bool(arguments.get("is_causal")) or (square and _hides_later(logits))
     return _LogitReading(logits, causal, square, length)
 
 
@@ -251,7 +286,6 @@ def _mha_logits(args: tuple[Any, ...], kwargs: dict[str, Any]) -> _LogitReading 
     query, key, heads, bias = (arguments[n] for n in ("query", "key", "num_heads", "in_proj_bias"))
     dim, mask, in_proj = query.shape[-1], arguments.get("attn_mask"), arguments["in_proj_weight"]
     square = query.shape[0] == key.shape[0]
-    causal = bool(arguments.get("is_causal")) or (square and _is_causal_mask(mask))
     projected = []
     for position, (tensor, name) in enumerate(((query, "q_proj_weight"), (key, "k_proj_weight"))):
         rows = slice(position * dim, (position + 1) * dim)
@@ -267,6 +301,7 @@ def _mha_logits(args: tuple[Any, ...], kwargs: dict[str, Any]) -> _LogitReading 
         )
     if isinstance(padding, Tensor):
         logits = _apply_mask(logits, padding[:1] if padding.dim() == 2 else padding)
+    causal = bool(arguments.get("is_causal")) or (square and _hides_later(logits))
     return _LogitReading(logits, causal, square, query.shape[0])
 
 
@@ -284,13 +319,9 @@ _LOGIT_READERS = {
 }
 
 
-def _is_causal_mask(mask: Any) -> bool:
-    """Return whether an attention mask hides all later tokens; either sign of booleans counts."""
-    if not isinstance(mask, Tensor) or mask.dim() < 2 or mask.shape[-1] != mask.shape[-2]:
-        return False
-    if mask.dtype == torch.bool:
-        return _is_causal(~mask) or _is_causal(mask)
-    return _is_causal(_find_masked(mask))
+def _hides_later(logits: Tensor) -> bool:
+    """Return whether the masked logits of a square attention, or its first queries, are causal."""
+    return _is_causal(_find_masked(logits[..., : logits.shape[-2]]))
 
 
 def _find_masked(logits: Tensor) -> Tensor:
@@ -308,13 +339,44 @@ def _is_causal(hidden: Tensor) -> bool:
     return bool(hidden[..., above].all()) and not bool(diagonal.all())
 
 
-def _measure_logits(logits: Tensor) -> tuple[float, float]:
-    """Return the largest absolute logit and the relative entropy of the first example."""
+def _find_visible(logits: Tensor) -> Visibility:
+    """Return which tokens the queries of the first example see, in any head.
+
+    A NaN, left by an earlier layer whose mask hides everything, counts as visible.
+    """
+    logits = logits[:1].nan_to_num(nan=0.0, neginf=-math.inf)
+    visible = (~_find_masked(logits)).flatten(0, -3).any(0)
+    queries, keys = visible.shape
+    if keys < MIN_PATTERN_TOKENS:
+        return "others"
+    if not bool(visible.any()):
+        return "nothing"
+    if bool(visible.tril(-1).any()):
+        return "prefix" if _is_prefix(visible[:, :queries]) else "others"
+    later = visible.triu(1).any(-1)
+    if bool(later[: keys - 1].all()):
+        return "later"
+    return "others" if bool(later.any()) else "itself"
+
+
+def _is_prefix(visible: Tensor) -> bool:
+    """Return whether tokens see each other within a prefix, and after it only earlier tokens."""
+    later = visible.triu(1)
+    prefix = int(later.any(0).nonzero().max()) + 1 if bool(later.any()) else 0
+    inside = visible[:prefix, :prefix].all() and visible.diagonal()[prefix:].all()
+    return 1 < prefix < len(visible) and bool(inside)
+
+
+def _measure_logits(logits: Tensor) -> tuple[float, float, float]:
+    """Return largest absolute logit, relative entropy and deviation of the first example."""
     logits = logits[:1].float()
-    visible = logits[~_find_masked(logits)]
+    hidden = _find_masked(logits)
+    visible = logits[~hidden]
     max_logit = float(visible.abs().max()) if visible.numel() else math.nan
     if logits.shape[-1] < 2:
-        return max_logit, math.nan
+        return max_logit, math.nan, math.nan
+    means = logits.masked_fill(hidden, 0.0).sum(-1, keepdim=True) / (~hidden).sum(-1, keepdim=True)
+    deviation = float((logits - means)[~hidden].square().mean().sqrt())
     weights = logits.softmax(-1)
     entropy = -(weights * weights.clamp_min(1e-20).log()).sum(-1)
-    return max_logit, float(entropy.nanmean()) / math.log(logits.shape[-1])
+    return max_logit, float(entropy.nanmean()) / math.log(logits.shape[-1]), deviation

@@ -5,7 +5,7 @@ from torch import Tensor
 from addnorm.doctor.graph.graph import Graph
 from addnorm.doctor.graph.nodes import Node, Operand
 from addnorm.doctor.graph.ops import ATTENTION, CONVOLUTION, FOURIER, PRODUCT, RECURRENT
-from addnorm.doctor.rules.base import RuleContext
+from addnorm.doctor.rule_context import RuleContext
 
 TOKEN_MIXING_OPS = (
     ATTENTION | CONVOLUTION | FOURIER | RECURRENT | {"cumsum", "index_add", "scatter_add"}

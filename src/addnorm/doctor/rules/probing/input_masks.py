@@ -6,8 +6,9 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from addnorm.doctor.graph.graph import Graph
 from addnorm.doctor.graph.ops import ATTENTION, EMBEDDINGS, LOOKUPS, is_mixing
-from addnorm.doctor.rules.base import RuleContext
+from addnorm.doctor.rule_context import RuleContext
 from addnorm.doctor.trace.tensors import iter_tensors
 
 MASKING_OPS = ATTENTION | {
@@ -23,26 +24,60 @@ MASKING_OPS = ATTENTION | {
 """Operations that apply a mask to an activation."""
 COUNTING_OPS = frozenset({"cumsum", "sum"})
 """Operations that turn a mask into positions or lengths; looking these up is not a use as ids."""
+HIDING_SCORE = -1e3
+"""Largest number that hides a score when it is added."""
 InputUse = Literal["mask", "tokens", "other", "none"]
 
 
-def find_input_node(context: RuleContext, tensor: Tensor) -> int:
-    """Return the graph node of an input tensor; -1 if it has none."""
+def find_input_node(context: RuleContext, tensor: Tensor) -> int | None:
+    """Return the graph node of an input tensor; None if it has none."""
     tensors = iter_tensors((context.trace.args, context.trace.kwargs))
-    pairs = zip(tensors, context.trace.recorder.inputs, strict=False)
-    return next((index for each, index in pairs if each is tensor), -1)
+    pairs = zip(tensors, context.trace.recording.inputs, strict=False)
+    return next((index for each, index in pairs if each is tensor), None)
+
+
+def flat_mask(tensor: Tensor) -> Tensor | None:
+    """Return a mask as (B, L); None if its axes do not fit.
+
+    A mask of keys may have axes of length 1 in between, for heads and queries.
+    """
+    if tensor.dim() < 2 or any(size != 1 for size in tensor.shape[1:-1]):
+        return None
+    return tensor.reshape(tensor.shape[0], tensor.shape[-1])
+
+
+def is_additive(tensor: Tensor) -> bool:
+    """Return whether a tensor is added to scores: zeros, and numbers that hide a score."""
+    if not tensor.is_floating_point():
+        return False
+    return bool(((tensor == 0) | (tensor <= HIDING_SCORE)).all()) and bool((tensor < 0).any())
 
 
 def is_binary(tensor: Tensor) -> bool:
-    """Return whether an input (B, L) holds zeros and ones only and is not a causal mask."""
-    if tensor.dim() != 2 or tensor.numel() < 2 or tensor.shape[1] < 2:
+    """Return whether an input has the shape and the values of a mask that is not causal."""
+    flat = flat_mask(tensor)
+    if flat is None or flat.numel() < 2 or flat.shape[1] < 2:
         return False
-    if bool(((tensor != 0) & (tensor != 1)).any()):
+    if bool(((flat != 0) & (flat != 1)).any()) and not is_additive(flat):
         return False
-    square = tensor.shape[0] == tensor.shape[1]
-    return not (
-        square and (torch.equal(tensor, tensor.tril()) or torch.equal(tensor, tensor.triu()))
-    )
+    square = flat.shape[0] == flat.shape[1]
+    return not (square and (torch.equal(flat, flat.tril()) or torch.equal(flat, flat.triu())))
+
+
+def find_derived_nodes(graph: Graph, start: int | None) -> set[int]:
+    """Return a node and the nodes that are computed from it alone, without weights."""
+    if start is None:
+        return set()
+    derived = {start}
+    for node in graph.nodes[start + 1 :]:
+        own = any(o.kind == "node" and o.node in derived for o in node.operands)
+        reads_weight = any(
+            o.kind == "weight" or (o.kind == "node" and graph[o.node].learned)
+            for o in node.operands
+        )
+        if own and not reads_weight and all(i in derived for i in node.inputs):
+            derived.add(node.index)
+    return derived
 
 
 def find_input_use(context: RuleContext, tensor: Tensor) -> InputUse:
@@ -53,7 +88,7 @@ def find_input_use(context: RuleContext, tensor: Tensor) -> InputUse:
     """
     graph = context.graph
     start = find_input_node(context, tensor)
-    if start < 0:
+    if start is None:
         return "none"
     # Nodes computed from the input alone, and whether they are counts of a mask.
     derived, uses = {start: False}, set[InputUse]()
@@ -91,8 +126,10 @@ def is_mask(context: RuleContext, tensor: Tensor) -> bool:
     if use != "none" or tensor.dtype == torch.bool:
         return use in ("mask", "none")
     # The model ignores it. Ones followed by zeros is the usual form of a mask of valid tokens.
-    rows = tensor.float()
-    return bool((rows[:, 1:] <= rows[:, :-1]).all()) and bool(rows.any())
+    # Zeros followed by ones may also number two segments; then no row has ones only.
+    rows = tensor.reshape(tensor.shape[0], -1).float()
+    falls, rises = (bool((d >= 0).all()) for d in (-rows.diff(dim=1), rows.diff(dim=1)))
+    return bool(rows.any()) and (falls or (rises and bool(rows.all(1).any())))
 
 
 def iter_masks(context: RuleContext, inputs: dict[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
@@ -101,21 +138,49 @@ def iter_masks(context: RuleContext, inputs: dict[str, Tensor]) -> Iterator[tupl
     yield from sorted(masks, key=lambda pair: find_input_use(context, pair[1]) != "mask")
 
 
-def iter_hidden_tokens(mask: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-    """Iterate over pairs of a mask and the tokens that it hides.
+def iter_hidden_tokens(mask: Tensor, tokens: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    """Iterate over pairs of a mask and the tokens, (B, L), that it hides.
 
-    A mask with both values is returned twice, because True may mean valid or padding. A constant
-    mask hides nothing, so it is changed to hide the last token.
+    A mask with both values is returned twice unless it shows which value hides, because True may
+    mean valid or padding. A constant mask hides nothing, so it is changed to hide the last token.
+
+    Args:
+        mask: input of the model, in any shape that `flat_mask` accepts
+        tokens: (B, L, ...) or (L, B, ...) tokens that it belongs to
     """
-    marked = mask.bool()
+    flat = flat_mask(mask)
+    if flat is None:
+        return
+    marked = flat.bool()
+    if is_additive(flat):
+        yield mask, marked
+        return
     if mask.is_floating_point() and not bool(marked.any()):
         return  # perhaps added to scores; the value that would hide a token is unknown
     if bool(marked.all()) or not bool(marked.any()):
-        changed = mask.clone()
+        changed = flat.clone()
         changed[:, -1] = 0 if bool(marked.all()) else 1
         last = torch.zeros_like(marked)
         last[:, -1] = True
-        yield changed, last
+        yield changed.view_as(mask), last
         return
-    yield mask, ~marked
-    yield mask, marked
+    is_valid = _find_valid_value(marked, tokens)
+    for value in (True, False) if is_valid is None else (is_valid,):
+        yield mask, marked != value
+
+
+def _find_valid_value(marked: Tensor, tokens: Tensor) -> bool | None:
+    """Return the value of a mask at valid tokens; None if it is not known.
+
+    The longest example of a batch has no padding, so a row with one value has the value of valid
+    tokens. Otherwise padding is where all tokens are equal.
+    """
+    rows = {bool(row[0]) for row in marked if bool((row == row[0]).all())}
+    if len(rows) == 1:
+        return rows.pop()
+    tokens = tokens if tokens.shape[:2] == marked.shape else tokens.transpose(0, 1)
+    equal = [
+        bool((part == part[0]).all()) if len(part) > 2 else False
+        for part in (tokens[~marked], tokens[marked])
+    ]
+    return None if equal[0] == equal[1] else equal[0]

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from addnorm.doctor.residual.residual_adds import ResidualAdd
-from addnorm.doctor.rules.base import RuleContext
+from addnorm.doctor.rule_context import RuleContext
 from addnorm.doctor.trace.recorder import GraphRecorder
 
 NEGLIGIBLE_SIZE = 1e-3
@@ -69,15 +69,15 @@ def inactive_branches(context: RuleContext, example: Any) -> list[str]:
     try:
         open_gates(context)
         with torch.no_grad():
-            recorder.run(*example)
+            recording = recorder.run(*example)
     except Exception:  # user code: a probe that cannot run shows nothing
         return []
     finally:
         guard.restore()
-    if len(recorder.graph) != len(context.graph):
+    if len(recording.graph) != len(context.graph):
         return []  # other operations ran for fewer tokens, so nodes cannot be compared
-    stats = recorder.stats.add_stats
-    after = {node for node in recorder.residual_adds if not _is_negligible(stats.get(node, {}))}
+    stats = recording.stats.add_stats
+    after = {node for node in recording.residual_adds if not _is_negligible(stats.get(node, {}))}
     return [add.module or "the model itself" for add in before if add.node not in after]
 
 

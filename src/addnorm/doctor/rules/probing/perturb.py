@@ -28,9 +28,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from addnorm.doctor.graph.graph import Graph
 from addnorm.doctor.report import join_paths
-from addnorm.doctor.rules.base import RuleContext
+from addnorm.doctor.rule_context import RuleContext
 from addnorm.doctor.rules.probing.batch_axis import has_position_table, is_single_example
 from addnorm.doctor.rules.probing.input_masks import find_input_node, is_mask
 from addnorm.doctor.rules.probing.model_runs import (
@@ -45,7 +44,11 @@ from addnorm.doctor.rules.probing.model_runs import (
     tensors_by_name,
 )
 from addnorm.doctor.rules.probing.open_gates import inactive_branches, zero_gates
-from addnorm.doctor.rules.probing.output_layout import find_layout_by_rolling, find_unique_layout
+from addnorm.doctor.rules.probing.output_layout import (
+    drop_last_token,
+    find_layout_by_rolling,
+    find_unique_layout,
+)
 
 NOTICEABLE_CHANGE = 1e-4
 """Smallest change of an output, relative to its mean magnitude, that counts."""
@@ -85,6 +88,25 @@ def perturb_last_token(context: RuleContext) -> Probe | None:
     if "probe" not in context.cache:
         context.cache["probe"] = _run_probe(context)
     return context.cache["probe"]
+
+
+def reads_ahead(context: RuleContext) -> bool | None:
+    """Return whether a later token changes earlier outputs; None unless a rule has probed it."""
+    probe: Probe | None = context.cache.get("probe")
+    if probe is None or probe.length < 2 or probe.length not in probe.before.shape[1:-1]:
+        return None
+    if probe.is_unchanged or not bool(probe.before.isfinite().all()):
+        return None
+    before, after = (drop_last_token(t[0], probe.length) for t in (probe.before, probe.after))
+    return relative_change(before, after) > NOTICEABLE_CHANGE
+
+
+def reads_probed_input(context: RuleContext, node: int) -> bool:
+    """Return whether a node depends on the input that the probe changes."""
+    names = named_inputs(context)
+    target = _find_stream_input(context, names)
+    index = None if target is None else find_input_node(context, names[target])
+    return index is not None and index in context.graph.data_ancestors(node)
 
 
 @dataclass(frozen=True)
@@ -211,27 +233,16 @@ def _prepare_experiment(context: RuleContext) -> _Experiment | None:
 
 def _find_stream_input(context: RuleContext, names: dict[str, Tensor]) -> str | None:
     """Return the name of the input that the residual stream of the output starts from."""
-    graph = context.graph
     order = list(names)
     if context.blocks:
         first = next(r for r in context.blocks if r.stream == context.blocks[-1].stream)
-        ancestors = _data_ancestors(graph, first.link.start)
+        ancestors = context.graph.data_ancestors(first.link.start)
         for name in order:
             is_source = find_input_node(context, names[name]) in ancestors
             if is_source and names[name].dim() >= 1 and not is_mask(context, names[name]):
                 return name
     candidates = [n for n in order if names[n].dim() >= 2 and not is_mask(context, names[n])]
     return candidates[0] if candidates else None
-
-
-def _data_ancestors(graph: Graph, index: int) -> set[int]:
-    visited, pending = {index}, [index]
-    while pending:
-        for operand in graph[pending.pop()].operands:
-            if operand.kind == "node" and operand.node not in visited:
-                visited.add(operand.node)
-                pending.append(operand.node)
-    return visited
 
 
 def _reference_output(context: RuleContext, example: Any) -> Tensor | None:
