@@ -48,7 +48,7 @@ def test_layers_of_both_directions_are_named():
 @pytest.mark.parametrize(
     ("name", "word"),
     [
-        ("prefix LM: the first tokens see each other", "causal behind a prefix"),
+        ("prefix LM: the first tokens see each other", "causal after a prefix"),
         ("Mamba-like: a gated selective scan", "causal"),  # no attention: shown by the probe
         ("RWKV-like: shifted tokens and a decaying sum", "causal"),
         ("rotary positions, sliding window", "causal"),

@@ -76,7 +76,7 @@ class RuleContext:
         return dict(self.trace.model.named_parameters())
 
     def is_trainable(self, name: str) -> bool:
-        """Return whether a weight requires a gradient; during the trace all of them do."""
+        """Return whether a weight requires a gradient outside the trace, where all of them do."""
         guard = self.trace.guard
         return guard is None or guard.is_trainable(name)
 

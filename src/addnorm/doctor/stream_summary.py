@@ -17,8 +17,8 @@ WIRING_TITLES = {
     "pre_ln": "Pre-LN", "post_ln": "Post-LN", "res_post": "Res-Post-LN", "sandwich": "Sandwich-LN",
     "none": "no norm", "mid-norm": "a norm inside the branch", "false_pre_ln": "false Pre-LN",
     "pre_post": "norms before the branch and after the sum",
-    "res_post_post": "Res-Post-LN and Post-LN",
-    "sandwich_post": "Sandwich-LN and Post-LN", "attention_score": "attention scores",
+    "res_post_post": "Res-Post-LN and Post-LN", "sandwich_post": "Sandwich-LN and Post-LN",
+    "attention_score": "attention scores",
 }  # fmt: skip
 SCALE_TAGS = ("scaled-shortcut", "scaled-branch", "rezero", "layer-scale", "scaled-input")
 MIXING_KINDS = ("self-attention", "mixer", "convolution")
@@ -54,7 +54,7 @@ def _find_direction(trace: ModelTrace, adds: list[AddAnalysis]) -> str:
     for attention in trace.recording.stats.attentions:
         if attention.node not in inside or not attention.is_square:
             continue
-        hidden = {"later": "sees later tokens only", "prefix": "causal behind a prefix"}
+        hidden = {"later": "sees later tokens only", "prefix": "causal after a prefix"}
         word = "causal" if attention.is_causal else hidden.get(attention.visible, "bidirectional")
         words.append(word)
     return " and ".join(dict.fromkeys(words))

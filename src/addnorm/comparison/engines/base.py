@@ -32,8 +32,8 @@ class Engine(ABC):
     """A place where cells run.
 
     Args:
-        workers: Cells at the same time; None leaves the number to the engine
-        timeout: Seconds without progress before a cell is killed
+        workers: cells at the same time; None leaves the number to the engine
+        timeout: seconds without progress before a cell is killed
     """
 
     def __init__(self, *, workers: int | None = None, timeout: float = 600.0) -> None:

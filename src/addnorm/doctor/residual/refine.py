@@ -25,8 +25,8 @@ residual connection. Only the graph of both shows that they have the same weight
     ...             h = gate * h + (1 - gate) * self.u(h).tanh()
     ...         return h
     >>> with trace_model(Cell(), torch.randn(2, 3, 4)) as trace:
-    ...     recorded = trace.recorder.residual_adds
-    ...     len(recorded), len(refine_adds(trace.recorder.graph, recorded))
+    ...     recorded = trace.recording.residual_adds
+    ...     len(recorded), len(refine_adds(trace.recording.graph, recorded))
     (2, 0)
 """
 

@@ -63,7 +63,7 @@ def _has_one_value(weight: Tensor) -> bool:
 
 
 def _is_dead(context: RuleContext) -> bool:
-    """Return whether the gradient of every matrix and every factor is zero; biases do not count."""
+    """Return whether every matrix and factor gets a gradient of zero; biases do not count."""
     gradients = context.trace.gradients.weights
     factors = _find_factors(context)
     found = [g for name, g in gradients.items() if context.weights[name].dim() > 1]

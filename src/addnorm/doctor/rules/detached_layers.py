@@ -14,7 +14,7 @@ DETACHING_OPS = ("detach", "__get__")
 
 @rule("detached_layers")
 def detached_layers(context: RuleContext) -> Iterator[Finding]:
-    """Report trainable layers without a gradient behind which others are trained.
+    """Report trainable layers without a gradient that are followed by trained ones.
 
     Frozen weights (`requires_grad=False`) are not trainable. A part that runs under `no_grad` from
     its first operation on is taken as a teacher or a feature extractor, unless layers of the same
@@ -55,7 +55,7 @@ def _check_stream(context: RuleContext, blocks: list[AddAnalysis]) -> Iterator[F
         yield Finding(
             "detached_layers", "warning", context.module_path(cut_off[0]),
             f"{len(cut_off)} of {len(blocks)} branches of this stream run under no_grad, so their "
-            "weights never train, although equal layers behind them do; remove no_grad, or freeze "
+            "weights never train, although equal layers after them do; remove no_grad, or freeze "
             "the weights with requires_grad_(False) if that is intended",
             {"branches": len(cut_off), "of": len(blocks)},
         )  # fmt: skip
@@ -75,7 +75,7 @@ def _make_finding(
 
 
 def _leaves_torch(context: RuleContext) -> bool:
-    """Return whether weights after the layers train although no operation connects the two."""
+    """Return whether only weights after the layers train, without a connection to the output."""
     if context.trace.recording.outputs or not context.trace.gradients.weights:
         return False
     states = [_is_trained(context, block) for block in context.blocks]
@@ -108,7 +108,7 @@ def _trainable(context: RuleContext, block: AddAnalysis) -> list[str]:
 
 
 def _is_trained(context: RuleContext, block: AddAnalysis) -> bool | None:
-    """Return whether any weight of a branch gets a gradient; None if none is trainable."""
+    """Return whether a weight of a branch gets a gradient; None if it has no trainable weight."""
     names = _trainable(context, block)
     return any(name in context.trace.gradients.weights for name in names) if names else None
 
@@ -124,7 +124,7 @@ def _find_cut(context: RuleContext, start: int, end: int) -> Node | None:
 
 
 def _are_alike(context: RuleContext, one: list[AddAnalysis], other: list[AddAnalysis]) -> bool:
-    """Return whether two groups of branches have matrices of equal shapes, as layers do."""
+    """Return whether two groups of branches have matrices of equal shapes: layers of one stack."""
     shapes = [
         {tuple(tuple(context.weights[n].shape) for n in context.branch_weights(b)) for b in blocks}
         for blocks in (one, other)

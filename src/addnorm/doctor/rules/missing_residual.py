@@ -3,7 +3,7 @@
     x = x + attention(norm(x))
     x = ffn(norm(x))                 # without x +
 
-The residual stream ends at such a sub-layer and another one begins behind it. What lies between
+The residual stream ends at such a sub-layer and another one begins after it. What lies between
 the two is a *section*. It is a mistake if its matrices have the shapes of a branch that is added
 elsewhere in the model, or if equal sections stand between the adds of several layers. A change of
 size, a projection by one matrix, or a convolution between two stages is none.

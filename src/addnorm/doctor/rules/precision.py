@@ -81,7 +81,7 @@ def _check_eps(context: RuleContext, norm: Norm) -> Finding | None:
 
 
 def _is_stream_norm(context: RuleContext, norm: Norm) -> bool:
-    """Return whether a norm normalizes a stream, where a padding token may be all zeros."""
+    """Return whether a norm reads the stream of a block, where a padding token may be all zeros."""
     return any(norm.node in (*block.entry_norms, block.post_norm) for block in context.blocks)
 
 
@@ -90,7 +90,7 @@ def _round_to(value: float, dtype: torch.dtype) -> float:
 
 
 def _check_root(context: RuleContext, norm: Norm) -> Finding | None:
-    """Return a finding if the epsilon of a norm is added behind the root instead of inside.
+    """Return a finding if the epsilon of a norm is added after the root instead of inside.
 
     The root of 0 has no gradient, and a variance computed as E[x^2] - E[x]^2 may be below 0.
     """
@@ -118,7 +118,7 @@ def _check_root(context: RuleContext, norm: Norm) -> Finding | None:
                 "eps_too_small", "warning" if is_difference else "info", norm.path,
                 f"the root is taken of a variance without epsilon, {problem}; add eps inside the "
                 "root",
-                {"eps": norm.eps, "behind the root": True, "dtype": str(graph[root].dtype)},
+                {"eps": norm.eps, "after the root": True, "dtype": str(graph[root].dtype)},
             )  # fmt: skip
     return None
 

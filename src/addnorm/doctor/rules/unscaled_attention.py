@@ -142,7 +142,7 @@ def _is_scaled_stream(context: RuleContext, block: AddAnalysis, index: int) -> b
 
 
 def _is_rotation(context: RuleContext, index: int) -> bool:
-    """Return whether a product multiplies by a table over tokens, as rotary positions do."""
+    """Return whether a factor is a table with an entry for each token, as in rotary positions."""
     node = context.graph[index]
     sizes = [
         math.prod(o.shape or (context.graph[o.node].shape if o.kind == "node" else ()))

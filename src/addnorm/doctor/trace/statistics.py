@@ -320,7 +320,7 @@ _LOGIT_READERS = {
 
 
 def _hides_later(logits: Tensor) -> bool:
-    """Return whether the masked logits of a square attention, or of its first rows, are causal."""
+    """Return whether the masked logits of a square attention, or its first queries, are causal."""
     return _is_causal(_find_masked(logits[..., : logits.shape[-2]]))
 
 
@@ -360,7 +360,7 @@ def _find_visible(logits: Tensor) -> Visibility:
 
 
 def _is_prefix(visible: Tensor) -> bool:
-    """Return whether tokens see each other within a prefix, and after it earlier tokens only."""
+    """Return whether tokens see each other within a prefix, and after it only earlier tokens."""
     later = visible.triu(1)
     prefix = int(later.any(0).nonzero().max()) + 1 if bool(later.any()) else 0
     inside = visible[:prefix, :prefix].all() and visible.diagonal()[prefix:].all()

@@ -54,7 +54,7 @@ def is_additive(tensor: Tensor) -> bool:
 
 
 def is_binary(tensor: Tensor) -> bool:
-    """Return whether an input has the shape and the two values of a padding mask."""
+    """Return whether an input has the shape and the values of a mask that is not causal."""
     flat = flat_mask(tensor)
     if flat is None or flat.numel() < 2 or flat.shape[1] < 2:
         return False

@@ -206,7 +206,7 @@ def _iter_lengths(context: RuleContext, names: dict[str, Tensor]) -> Iterator[tu
 
 
 def _limits_positions(context: RuleContext, lengths: Tensor, length: int) -> bool:
-    """Return whether the model compares an input with positions, or reads it unrecorded."""
+    """Return whether the model compares an input with positions, or reads it outside the graph."""
     start = find_input_node(context, lengths)
     if start is None or find_input_use(context, lengths) == "none":
         return True

@@ -142,7 +142,7 @@ def _iter_valid_parts(
 ) -> Iterator[Tensor]:
     """Yield the parts of an output with `length` tokens that may be those of `count` tokens.
 
-    A model may add tokens in front or behind.
+    A model may add tokens before or after them.
     """
     if tuple(out.shape) == shape:
         yield out
