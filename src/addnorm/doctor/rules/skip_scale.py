@@ -62,8 +62,8 @@ def _scale_product(scales: tuple[Scale, ...]) -> float:
 def scale_without_init(context: RuleContext) -> Iterator[Finding]:
     """Report scales of residual connections whose initial values or weights are missing.
 
-    DeepNorm needs smaller weights, ScaleNorm a large gain, ReZero and LayerScale a small one, Admin
-    a profiling pass, and the scaled initialization of GPT-2 applies to every branch.
+    DeepNorm and T-Fixup need smaller weights, ScaleNorm a large gain, ReZero and LayerScale a small
+    one, Admin a profiling pass, and the scaled initialization of GPT-2 applies to every branch.
     """
     checks = (
         _check_deepnorm,
@@ -72,6 +72,7 @@ def scale_without_init(context: RuleContext) -> Iterator[Finding]:
         _check_skip_gains,
         _check_residual_init,
         _check_norm_free,
+        _check_norm_gains,
     )
     findings = [finding for check in checks if (finding := check(context)) is not None]
     if findings and _is_trained(context):
@@ -260,6 +261,22 @@ def _check_norm_free(context: RuleContext) -> Finding | None:
         "0.67 * layers ** -0.25",
         {"blocks": len(blocks), "gain": median(gains)},
     )  # fmt: skip
+
+
+def _check_norm_gains(context: RuleContext) -> Finding | None:
+    """Check that no norm starts with a gain of 0 and another bias: it would return a constant."""
+    for norm in context.iter_norms():
+        if norm.by_hand or len(norm.weights) != 2:
+            continue
+        gain, bias = (context.weights[name].detach() for name in norm.weights)
+        if not bool(gain.any()) and bool(bias.all()):
+            return Finding(
+                "scale_without_init", "warning", norm.path,
+                "the gain of this norm starts at 0 and its bias does not, so that its output is "
+                "constant; start the gain at 1 and the bias at 0",
+                {"gain": 0.0, "bias": float(bias.float().mean())},
+            )  # fmt: skip
+    return None
 
 
 def _is_trained(context: RuleContext) -> bool:
