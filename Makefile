@@ -16,7 +16,7 @@ DEV := $(VENV)/.installed-dev
 export OMP_NUM_THREADS ?= 1
 
 .NOTPARALLEL:
-.PHONY: help setup demo test check fix bench docs sanitize clean
+.PHONY: help setup demo test check fix bench docs pins sanitize clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' Makefile
@@ -51,6 +51,10 @@ docs: $(DEV) ## Regenerate pictures, README tables and docs/catalogue
 	$(BIN)/addnorm draw post_ln pre_ln b2t -o docs/images/blocks.svg
 	$(BIN)/addnorm draw post_ln pre_ln b2t --theme dark -o docs/images/blocks-dark.svg
 	$(BIN)/python tools/docs.py
+
+pins: $(DEV) ## Record new names in tests/pins.json and the doctor's signatures
+	$(BIN)/python tools/pins.py
+	$(BIN)/python tools/signatures.py
 
 # The native kernels without torch or Python, first under AddressSanitizer and
 # UndefinedBehaviorSanitizer, then under ThreadSanitizer. The latter needs plain pthreads, because it

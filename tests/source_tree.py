@@ -1,6 +1,7 @@
 """The modules of the package and who imports whom, read from the source text."""
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -35,7 +36,8 @@ def find_imports(path: Path) -> Iterator[ImportedModule]:
     only_for_types = {
         id(inner)
         for node in ast.walk(tree)
-        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+        if isinstance(node, ast.If)
+        and ast.unparse(node.test) in ("TYPE_CHECKING", "typing.TYPE_CHECKING")
         for statement in node.body
         for inner in ast.walk(statement)
     }
@@ -50,6 +52,52 @@ def find_imports(path: Path) -> Iterator[ImportedModule]:
             continue
         for name in names:
             yield ImportedModule(node.lineno, name, id(node) in only_for_types)
+
+
+def find_module_strings(source: str) -> set[str]:
+    """Return the strings in a file that name a module of the package or the beginning of one.
+
+    Docstrings are left out.
+
+    >>> find_module_strings('loaded = sys.modules["addnorm.report.theme"]')
+    {'addnorm.report.theme'}
+    """
+    tree = ast.parse(source)
+    statements = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    return {
+        node.value
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant)
+        and isinstance(node.value, str)
+        and id(node) not in statements
+        and re.fullmatch(r"addnorm\.[\w.]*", node.value)
+    }
+
+
+DYNAMIC_IMPORTS = {
+    *("import_module", "__import__", "resolve_name", "run_module", "run_path"),
+    *("exec_module", "load_module"),
+}
+"""Functions of importlib, pkgutil and runpy that import a module by name."""
+
+
+def find_dynamic_imports(source: str) -> set[str]:
+    """Return the functions that import by name, or run source text, which a file mentions.
+
+    >>> find_dynamic_imports("from importlib import import_module as load")
+    {'import_module'}
+    """
+    mentioned = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Name):
+            mentioned |= {node.id} & (DYNAMIC_IMPORTS | {"exec", "eval"})
+        elif isinstance(node, ast.Attribute):  # `model.eval()` is a method of torch
+            mentioned |= {node.attr} & DYNAMIC_IMPORTS
+        elif isinstance(node, ast.alias):
+            mentioned |= {node.name.rpartition(".")[2]} & DYNAMIC_IMPORTS
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            mentioned |= {node.value} & DYNAMIC_IMPORTS  # `getattr(importlib, "import_module")`
+    return mentioned
 
 
 def find_cycles(graph: dict[str, set[str]]) -> list[list[str]]:

@@ -5,7 +5,6 @@
 
 import ast
 import os
-import re
 import subprocess
 import sys
 from collections import defaultdict
@@ -15,7 +14,17 @@ import pytest
 import addnorm
 from addnorm.norms import registry as norms
 from addnorm.wirings import registry as wirings
-from tests.source_tree import FILES, MODULES, ROOT, SOURCE, find_cycles, find_imports, module_name
+from tests.source_tree import (
+    FILES,
+    MODULES,
+    ROOT,
+    SOURCE,
+    find_cycles,
+    find_dynamic_imports,
+    find_imports,
+    find_module_strings,
+    module_name,
+)
 
 # A package imports only itself and the packages before it.
 PACKAGE_ORDER = (
@@ -28,10 +37,29 @@ INDEPENDENT = {("wirings", "sublayers"), ("sublayers", "wirings")}
 
 MAX_LINES = 400
 MAX_MODULES = 15
-CATALOGUES = {"claims/catalogue", "cli/commands", "doctor/rules", "norms", "wirings"}
+CATALOGUES = {
+    *("claims/catalogue", "cli/commands", "doctor/rules", "measure/metrics", "norms", "wirings"),
+}
 """Folders with one file per registered member; they grow with the catalogue."""
-IMPORTS_BY_NAME = {"__init__.py", "doctor/loading/targets.py"}
-"""Files that may call `import_module`: lazy public names, and models named by the user."""
+DYNAMIC_IMPORTERS = {
+    "__init__.py": "public names are imported on first use",
+    "bench/decode.py": "peers are optional and untyped",
+    "bench/doctor.py": "peers are optional and untyped",
+    "bench/tabular.py": "peers are optional and untyped",
+    "bench/train.py": "peers are optional and untyped",
+    "data/readers/tables.py": "pyarrow is optional",
+    "doctor/loading/targets.py": "the user names the module of a model",
+}
+"""Files that may import a module by name, and why."""
+MODULE_STRINGS = {
+    "comparison/engines/local.py": {"addnorm.comparison.tasks.table_training"},  # fork server
+    "doctor/matching.py": {"addnorm.doctor"},  # a data file of the package
+    "report/html/page.py": {"addnorm.report"},  # templates of the package
+}
+"""Strings that may name a module of the package, by file; `addnorm/__init__.py` may name all."""
+
+KNOWN_FOLDER_CYCLES = [["doctor/rules", "doctor/rules/probing"]]
+"""Probing reads `RuleContext` of `rules/base.py`; empty once that class is in `doctor/`."""
 
 
 def relative_name(path):
@@ -77,19 +105,23 @@ def test_modules_have_no_import_cycle():
 def test_subfolders_of_a_package_have_no_import_cycle():
     folders = defaultdict(set)
     for name, imports in import_graph().items():
-        package = name.split(".")[:2]
         for imported in imports:
-            if imported.split(".")[:2] == package:
+            if package_of(name) == package_of(imported) and folder_of(name) != folder_of(imported):
                 folders[folder_of(name)].add(folder_of(imported))
-    for folder, imported in folders.items():
-        imported.discard(folder)
-    assert find_cycles(folders) == []
+    assert [cycle for cycle in find_cycles(folders) if cycle not in KNOWN_FOLDER_CYCLES] == []
 
 
 def folder_of(module):
-    """Return the sub-folder of a module, or the module itself where it stands at the top."""
-    parts = module.split(".")
-    return ".".join(parts[:3])
+    """Return the folder of a module at any depth, or the module itself at the top of a package."""
+    folder = relative_name(MODULES[module].parent)
+    return folder if "/" in folder else module
+
+
+def test_folder_of_sees_every_depth():
+    assert folder_of("addnorm.doctor.rules.leaks") == "doctor/rules"
+    assert folder_of("addnorm.doctor.rules") == "doctor/rules"
+    assert folder_of("addnorm.doctor.rules.probing.perturb") == "doctor/rules/probing"
+    assert folder_of("addnorm.doctor.report") == "addnorm.doctor.report"
 
 
 def test_find_cycles_sees_a_cycle_behind_another_module():
@@ -99,13 +131,54 @@ def test_find_cycles_sees_a_cycle_behind_another_module():
 
 @pytest.mark.parametrize("path", FILES, ids=relative_name)
 def test_no_module_of_the_package_is_imported_by_string(path):
-    text = path.read_text(encoding="utf-8")
-    if relative_name(path) not in IMPORTS_BY_NAME:
-        assert not re.search(r"import_module\(\s*f?[\"']addnorm|__import__\(", text)
-    imported = [name for _, name, _ in find_imports(path) if name.startswith("importlib")]
-    if imported and relative_name(path) not in IMPORTS_BY_NAME:
-        calls = re.findall(r"import_module\((.*?)\)", text)
-        assert all(re.fullmatch(r"[\"'][\w.]+[\"']|[A-Z_]+|module", call) for call in calls), calls
+    """A string hides an import from the two tests above."""
+    source, name = path.read_text(encoding="utf-8"), relative_name(path)
+    if name not in DYNAMIC_IMPORTERS:
+        assert find_dynamic_imports(source) == set()
+    if name != "__init__.py":
+        assert find_module_strings(source) <= MODULE_STRINGS.get(name, set())
+
+
+@pytest.mark.parametrize(
+    "planted",
+    [
+        'THEME = "addnorm.report.theme"\nimport_module(THEME)',
+        "importlib.import_module(module)",
+        "from importlib import import_module as load",
+        'getattr(importlib, "import_module")(module)',
+        'pkgutil.resolve_name("addnorm.report.theme")',
+        "__import__(module)",
+        'exec("import addnorm.report.theme")',
+        'sys.modules["addnorm.report"]',
+        'load(f"addnorm.{name}")',
+        'load("addnorm." + name)',
+    ],
+)
+def test_imports_by_string_are_seen(planted):
+    assert find_dynamic_imports(planted) | find_module_strings(planted)
+
+
+def test_docstrings_and_methods_are_not_imports_by_string():
+    source = '"""addnorm.report.theme"""\nmodel.eval()\nimport importlib.util\n'
+    assert find_dynamic_imports(source) | find_module_strings(source) == set()
+
+
+@pytest.mark.parametrize(
+    ("condition", "only_for_types"),
+    [
+        ("TYPE_CHECKING", True),
+        ("typing.TYPE_CHECKING", True),
+        ("not TYPE_CHECKING", False),
+        ("TYPE_CHECKING or True", False),
+    ],
+)
+def test_only_imports_that_never_run_are_left_out_of_the_graph(tmp_path, condition, only_for_types):
+    path = tmp_path / "module.py"
+    path.write_text(f"if {condition}:\n    import addnorm.report.theme\nelse:\n    import json\n")
+    assert [found[1:] for found in find_imports(path)] == [
+        ("addnorm.report.theme", only_for_types),
+        ("json", False),
+    ]
 
 
 def test_core_does_not_import_torch():

@@ -17,7 +17,7 @@ from typer.main import get_command
 from addnorm.cli.main import COMMANDS
 from addnorm.cli.registries import get_registry
 from addnorm.doctor.rules import RULES
-from addnorm.train.recipe import recipe_keys
+from addnorm.train.recipe import list_recipe_keys
 
 # `python tools/docs.py` puts tools/ on the path, but not the root of the repository.
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -91,7 +91,7 @@ def rule_page() -> str:
 def recipe_page() -> str:
     rows = [
         (f"`{key}`", f"`{default}`" if default else "", text)
-        for key, default, text in recipe_keys()
+        for key, default, text in list_recipe_keys()
     ]
     intro = "Keys of `addnorm train TASK key=value ...` and of recipes in YAML."
     return "\n\n".join(

@@ -15,7 +15,7 @@ def reduced_depth(monkeypatch):
 
 
 def test_every_wiring_is_measured_and_quadratic_ones_have_no_goal():
-    benches = {bench.name: bench for bench in depth.benches()}
+    benches = {bench.name: bench for bench in depth.make_benchmarks()}
     assert set(benches) == {f"depth {name}, {kind}" for name in registry for kind in KINDS}
     assert set(registry) > QUADRATIC
     assert benches["depth dlcl, time"].goals == {} and benches["depth b2t, time"].goals
@@ -26,7 +26,7 @@ KINDS = ("time", "memory")
 
 @pytest.mark.parametrize("name", sorted(set(registry) - QUADRATIC))
 def test_memory_is_linear_in_depth(name, reduced_depth):
-    (bench,) = (each for each in depth.benches() if each.name == f"depth {name}, memory")
+    (bench,) = (each for each in depth.make_benchmarks() if each.name == f"depth {name}, memory")
     (row,) = run_benchmark(bench, threads=1)
     assert (
         LINEAR_GOAL < row.ratio < 1 / LINEAR_GOAL and row.goal == LINEAR_GOAL and row.peer == PEER

@@ -6,7 +6,7 @@ from addnorm.claims import BUDGETS, registry, run_claims
 from addnorm.claims.result import Result
 from addnorm.claims.trained import ComparisonClaim
 from addnorm.comparison.tasks import get_task
-from addnorm.report.charts.claims import claim_chart
+from addnorm.report.charts.claims import plot_claim
 from addnorm.report.html.page import Chart
 from tests.comparison.same_process_engine import SameProcessEngine
 
@@ -48,7 +48,7 @@ def test_smoke_run_yields_rows_chart_and_verdict(name, folder):
     claim = registry.member(name)()
     assert result.verdict == claim.judge(result.rows)
     assert all(check.found is not None or check.premise for check in result.verdict.checks)
-    assert isinstance(claim_chart(claim.chart, result.rows, "title"), Chart)
+    assert isinstance(plot_claim(claim.chart, result.rows, "title"), Chart)
     again = Result.read(folder / name)
     assert again.verdict.to_dict() == result.verdict.to_dict()
     assert [dict(row) for row in again.rows] == [dict(row) for row in result.rows]

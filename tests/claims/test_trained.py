@@ -191,9 +191,9 @@ def test_small_corpus_study_moves_with_folder(tmp_path):
 def test_copied_cells_keep_their_commit(tmp_path, monkeypatch):
     theirs = write_synthetic_study(tmp_path / "theirs", parse_comparison(SPEC), site_rows=False)
     (theirs / "tokenizer.json").write_text("{}")
-    monkeypatch.setattr("addnorm.claims.cell_cache.current_commit", lambda: "old")
+    monkeypatch.setattr("addnorm.claims.cell_cache.get_commit", lambda: "old")
     record_commits(Study.open(theirs))
-    monkeypatch.setattr("addnorm.claims.cell_cache.current_commit", lambda: "new")
+    monkeypatch.setattr("addnorm.claims.cell_cache.get_commit", lambda: "new")
     record_commits(Study.open(theirs))
     ours = parse_comparison(SPEC | {"wiring": "pre_ln,b2t"})
     copy_finished_cells(ours, tmp_path / "ours")

@@ -37,6 +37,7 @@ def test_every_command_has_help(addnorm, verb):
     result = addnorm(verb, "--help")
     assert (result.code, result.err) == (0, "")
     assert f"Usage: addnorm {verb}" in result.out
+    assert "[[" not in result.out and "...]..." not in result.out  # typer adds brackets and dots
     assert "..." not in addnorm("--help").out.split("Commands:")[1], "too long for one line"
 
 

@@ -13,6 +13,7 @@ from addnorm.comparison.spec import Comparison
 from addnorm.comparison.tasks import get_task
 from addnorm.core.files import write_json
 from addnorm.core.rows import write_rows
+from addnorm.report.comparison.site_metrics import SITE_METRICS
 
 BASELINE = 3.0
 
@@ -158,7 +159,8 @@ def _site_rows(cell, spec, step: int):
                 "dependency": 0.5 if cell.arm.wiring == "post_ln" else 1 / (site + 2),
                 "update_ratio": cell.lr * (1 + site / 10) / math.sqrt(step),
             }
-            for name, value in values.items():
+            for name in SITE_METRICS:
+                value = values.get(name, 1.0)  # of a metric that was added later
                 yield {"step": step, "name": name, "value": value, **where}
     yield {"step": step, "name": "gradient_norm", "value": 1.0}
 

@@ -7,10 +7,10 @@ import pytest
 
 import addnorm
 from addnorm.comparison.analysis.export import study_to_dict
-from addnorm.comparison.analysis.study import Study
 from addnorm.comparison.cell_result import CellResult, sidecar_path
 from addnorm.comparison.parse import parse_comparison
 from addnorm.comparison.run import run_comparison
+from addnorm.core.errors import UserError
 from addnorm.data.corpus import write_corpus
 from tests.comparison.same_process_engine import SameProcessEngine
 
@@ -45,13 +45,6 @@ def test_overfitted_cell_is_stuck_as_the_printed_rules_say(tmp_path):
     assert "All other cells are stuck" in study_to_dict(study)["rules"]
     assert json.loads((study.folder / "result.json").read_text())["cells"][1]["state"] == "stuck"
 
-    # Results of older versions have no recent training loss; the state falls back to diverged.
-    path = sidecar_path(study.folder / "cells" / overfitted.cell.name, "json")
-    old = json.loads(path.read_text())
-    del old["recent"]
-    path.write_text(json.dumps(old))
-    assert Study.open(study.folder).cells[1].state == "diverged"
-
 
 @pytest.mark.parametrize("as_mapping", [True, False])
 def test_public_compare_writes_result_and_report(as_mapping, tmp_path):
@@ -66,3 +59,14 @@ def test_public_compare_writes_result_and_report(as_mapping, tmp_path):
 def test_recent_loss_round_trip(tmp_path):
     CellResult("done", loss=1.0, recent=0.5).save(tmp_path / "cell")
     assert CellResult.read(tmp_path / "cell").recent == 0.5
+
+
+@pytest.mark.parametrize("name", ["recent", "loss", "samples"])
+def test_result_without_a_field_of_the_rules_is_rejected(tmp_path, name):
+    CellResult("done", loss=1.0, recent=0.5).save(tmp_path / "cell")
+    path = sidecar_path(tmp_path / "cell", "json")
+    data = json.loads(path.read_text())
+    del data[name]
+    path.write_text(json.dumps(data))
+    with pytest.raises(UserError, match="not the result of a cell; remove it and rerun the same"):
+        CellResult.read(tmp_path / "cell")

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from addnorm.comparison.analysis.study import read_comparison
-from addnorm.comparison.demo import build_demo_comparison
+from addnorm.comparison.demo import DEMO_SPEC
 from addnorm.comparison.grid import Grid
 from addnorm.comparison.layout import FACTS
 from addnorm.comparison.parse import parse_comparison, parse_task_option, read_spec
@@ -21,7 +21,7 @@ SPECS = [
         {"task": "lm", "wiring": "b2t,mix_ln(post=0.25)", "dim": 32, "optimizer": "muon"}
     ),
     parse_comparison({"warmup": "0,own", "norm": "rms", "lr": "sweep", "mode": "halving"}),
-    build_demo_comparison(),
+    parse_comparison(DEMO_SPEC),
 ]
 
 

@@ -36,9 +36,13 @@ def test_dissimilar_word_has_no_suggestion(word):
 
 def test_message_contains_value_suggestion_and_known_names():
     assert unknown_name_message("wiring", "postln", iter(KNOWN)) == (
-        "unknown wiring 'postln'; did you mean 'post_ln'? Known: post_ln, pre_ln, b2t, deepnorm"
+        "unknown wiring 'postln'; did you mean 'post_ln'? "
+        "Expected one of post_ln, pre_ln, b2t, deepnorm"
     )
-    assert unknown_name_message("wiring", "zzz", []) == "unknown wiring 'zzz'; Known: none"
+    assert unknown_name_message("wiring", "zzz", []) == "unknown wiring 'zzz'; expected none"
+    assert unknown_name_message("wiring", "zzz", KNOWN, choices="there are four") == (
+        "unknown wiring 'zzz'; there are four"
+    )
 
 
 def test_user_error_is_a_value_error():

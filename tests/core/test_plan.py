@@ -30,17 +30,17 @@ def test_single_sublayer_is_first_and_last():
 
 
 @pytest.mark.parametrize(
-    ("role", "other", "causal", "encoder", "decoder"),
+    ("role", "other", "causal", "encoder_depth"),
     [
-        ("encoder_only", None, False, 2, None),
-        ("decoder_only", None, True, None, 2),
-        ("encoder", 5, False, 2, 5),
-        ("decoder", 5, True, 5, 2),
+        ("encoder_only", None, False, 2),
+        ("decoder_only", None, True, None),
+        ("encoder", 5, False, 2),
+        ("decoder", 5, True, 5),
     ],
 )
-def test_role_determines_causality_and_depths(role, other, causal, encoder, decoder):
+def test_role_determines_causality_and_encoder_depth(role, other, causal, encoder_depth):
     made = plan(role, other_depth=other)
-    assert (made.causal, made.encoder_depth, made.decoder_depth) == (causal, encoder, decoder)
+    assert (made.causal, made.encoder_depth) == (causal, encoder_depth)
     assert role in ROLES
 
 

@@ -128,11 +128,11 @@ def test_registry_is_ordered_by_registration(registry):
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        ("plian", r"unknown toy 'plian'; did you mean 'plain'\? Known: plain, bare"),
+        ("plian", r"unknown toy 'plian'; did you mean 'plain'\? Expected one of plain, bare"),
         ("Plain", r"unknown toy 'Plain'; did you mean 'plain'"),
         ("pla-in", r"unknown toy 'pla-in'; did you mean 'plain'"),
         ("", r"unknown toy ''"),
-        ("zzz", r"unknown toy 'zzz'; Known: plain, bare, numbers, around"),
+        ("zzz", r"unknown toy 'zzz'; expected one of plain, bare, numbers, around"),
         ("zzz(eps=1)", r"unknown toy 'zzz'"),
         ("around(plian)", r"unknown toy 'plian'; did you mean 'plain'"),
         ("around(plain.x)", r"is not a literal"),
@@ -153,9 +153,9 @@ def test_unknown_member_and_card_give_the_same_error(registry, ask):
     ("call", "message"),
     [
         ("plain(epss=1)", r"toy 'plain' has no option 'epss'; did you mean 'eps'\? Options: eps=1"),
-        ("plain(zzz=1)", r"has no option 'zzz'; Options: eps=1e-05, affine=True, mode=in, count=2"),
-        ("bare(eps=1)", r"has no option 'eps'; It takes no options"),
-        ("bare(1)", r"passes more values than toy 'bare' has options; It takes no options"),
+        ("plain(zzz=1)", r"has no option 'zzz'; options: eps=1e-05, affine=True, mode=in, count=2"),
+        ("bare(eps=1)", r"has no option 'eps'; it takes no options"),
+        ("bare(1)", r"passes more values than toy 'bare' has options; it takes no options"),
         ("plain(1e-6, eps=1e-6)", r"passes 'eps' twice; remove one of them"),
         (
             "plain(eps=0)",

@@ -164,9 +164,9 @@ def test_lists_have_equal_length_on_both_sides():
     [
         (("en", "en"), "languages: expected two different locales, got 'en' on both sides"),
         (("pt_BR", "pt-br"), "on both sides"),
-        (("en", "german"), "unknown locale 'german'; did you mean 'de'? Known: the "),
+        (("en", "german"), "unknown locale 'german'; did you mean 'de'? Expected one of the "),
         (("en", "de_XX"), "unknown locale 'de_XX'; did you mean 'de"),
-        (("", "de"), "unknown locale ''; Known: the "),
+        (("", "de"), "unknown locale ''; expected one of the "),
         (("en",), "languages: expected two locales, got ('en',)"),
         ("en", "languages: expected two locales, got 'en'; try languages=('en', 'de')"),
     ],

@@ -207,7 +207,7 @@ def test_each_stack_has_one_line():
     report = diagnose_wiring("pre_ln", "lm", 3, norm="rms(eps=1e-6)")
     (line,) = report.stacks
     assert line == (
-        "3 x [self-attention, feed-forward], Pre-LN with RMSNorm eps 1e-6, final norm, "
+        "3 x [self-attention, feed-forward], Pre-LN with RMSNorm eps 1e-6, causal, final norm, "
         "no warm-up-critical scaling"
     )
     assert len(diagnose_wiring("post_ln", "seq2seq", 2).stacks) == 2

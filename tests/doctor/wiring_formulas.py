@@ -162,7 +162,8 @@ def _ngpt(site: Site) -> Add:
 
 def _normformer(site: Site) -> Add:
     """x + N_a(Attn(N(x))); x + FFN(N(x)) with N_b behind the activation."""
-    return add("sandwich") if site.is_attention else add("pre_ln", norms=("entry", "inside"))
+    inner = add("pre_ln", "sub-ln", norms=("entry", "inside"))
+    return add("sandwich") if site.is_attention else inner
 
 
 def _parallel(site: Site) -> Add:
@@ -177,8 +178,9 @@ def _siamese(site: Site) -> Add:
 
 def _sub_ln(site: Site) -> Add:
     """x + W_out N_inner(g(N(x))); cross-attention has no inner norm."""
-    inner = [] if site.kind == "cross-attention" else ["inside"]
-    return add("pre_ln", norms=("entry", *inner))
+    if site.kind == "cross-attention":
+        return add("pre_ln", norms=("entry",))
+    return add("pre_ln", "sub-ln", norms=("entry", "inside"))
 
 
 def _dlcl(site: Site) -> Add:

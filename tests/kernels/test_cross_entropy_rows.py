@@ -10,7 +10,7 @@ from addnorm.kernels import cross_entropy_rows as module
 from addnorm.kernels import library
 from addnorm.kernels.cross_entropy_rows import cross_entropy_rows
 
-LEVELS = ("off", *library.levels())
+LEVELS = ("off", *library.list_levels())
 
 
 @pytest.fixture(autouse=True)

@@ -94,7 +94,9 @@ def test_rate_just_below_one_has_finite_scale():
     assert drop_threshold(0.0) == (0, 1.0)
 
 
-@pytest.mark.parametrize("level", library.levels() or [pytest.param("", marks=pytest.mark.skip)])
+@pytest.mark.parametrize(
+    "level", library.list_levels() or [pytest.param("", marks=pytest.mark.skip)]
+)
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize(("rows", "dim"), [(1, 1), (131, 7), (200, 64), (70, 99), (3, 1000)])
 def test_levels_and_threads_draw_same_bits(level, threads, rows, dim):

@@ -13,7 +13,9 @@ from addnorm.core.errors import UserError
 from addnorm.kernels import library
 from addnorm.kernels.add_norm import native
 
-needs_native = pytest.mark.skipif(not library.levels(), reason=library.get_availability().reason)
+needs_native = pytest.mark.skipif(
+    not library.list_levels(), reason=library.get_availability().reason
+)
 
 
 @pytest.fixture
@@ -30,7 +32,7 @@ def test_missing_library_is_reported_with_remedy(monkeypatch, tmp_path):
         assert not library.get_availability()
         assert "was not built" in library.get_availability().reason
         assert "install addnorm again" in library.get_availability().reason
-        assert library.levels() == ()
+        assert library.list_levels() == ()
         assert not library.can_use_native(1, torch.randn(100, 100))
 
 
@@ -58,10 +60,10 @@ def test_library_of_other_version_is_rejected(monkeypatch):
 @needs_native
 def test_best_level_is_chosen_and_reported():
     with library.use_level(""):
-        assert library.get_availability().level == library.levels()[-1]
+        assert library.get_availability().level == library.list_levels()[-1]
         assert (
             library.get_availability().reason
-            == f"native kernels with {library.levels()[-1]} instructions"
+            == f"native kernels with {library.list_levels()[-1]} instructions"
         )
 
 
@@ -82,7 +84,7 @@ def test_unknown_and_unavailable_levels_raise(monkeypatch):
         library.use_level("avx"),
     ):
         pass
-    monkeypatch.setattr(library, "levels", lambda: ("portable",))
+    monkeypatch.setattr(library, "list_levels", lambda: ("portable",))
     monkeypatch.setattr(library, "_load", lambda: object())
     with (
         pytest.raises(UserError, match=r"expected a level .* \(portable\) or off, got avx512"),

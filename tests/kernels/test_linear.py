@@ -12,7 +12,7 @@ from addnorm.kernels import library, linear
 from addnorm.kernels.linear import apply_linear, linear_native
 from addnorm.sublayers import FeedForward, SelfAttention
 
-LEVELS = library.levels()
+LEVELS = library.list_levels()
 pytestmark = pytest.mark.skipif(not LEVELS, reason="the native library was not built")
 ROWS = st.one_of(st.integers(0, 70), st.sampled_from([111, 112, 113, 200]))
 WHOLE_BLOCKS = st.integers(1, 9).map(lambda n: 16 * n)

@@ -1,4 +1,8 @@
-"""Reference implementations of the measurements: plain loops in double precision."""
+"""Reference implementations of the measurements: plain loops in double precision.
+
+The reference of a site metric has the name of its function and takes the same `SiteActivations`;
+`test_site_metrics.py` compares the two for every entry of `SITE_METRICS`.
+"""
 
 import math
 from itertools import chain
@@ -20,18 +24,20 @@ def list_valid_tokens(x, valid):
     ]
 
 
-def stream_variance(stream, valid):
-    each = [variance(token) for token in list_valid_tokens(stream, valid)]
+def stream_variance(activations):
+    each = [variance(token) for token in list_valid_tokens(activations.stream, activations.valid)]
     return sum(each) / len(each)
 
 
-def residual_dependency(before, branch, valid):
+def residual_dependency(activations):
+    before, branch, valid = activations.before, activations.branch, activations.valid
     branches = list_valid_tokens(branch, valid)
     sums = list_valid_tokens(before.double() + branch.double(), valid)
     return variance(chain(*branches)) / variance(chain(*sums))
 
 
-def attention_entropy(p, valid):
+def attention_entropy(activations):
+    (p,), valid = activations.probabilities, activations.valid
     entropies = []
     for b, heads in enumerate(p.double().tolist()):
         for rows in heads:
@@ -41,17 +47,14 @@ def attention_entropy(p, valid):
     return sum(entropies) / len(entropies)
 
 
-def max_logit(logits, valid, visible):
-    """logits: (B, heads, L, S) unmasked; visible(b, t, s): whether query t may attend to key s."""
-    logits = logits.detach()
-    batch, heads, length, keys = logits.shape
+def max_logit(activations):
+    (logits,), valid = activations.logits, activations.valid
     return max(
-        float(logits[b, h, t, s])
-        for b in range(batch)
-        for h in range(heads)
-        for t in range(length)
-        for s in range(keys)
-        if (valid is None or valid[b, t]) and visible(b, t, s)
+        max(row)
+        for b, heads in enumerate(logits.detach().double().tolist())
+        for rows in heads
+        for t, row in enumerate(rows)
+        if valid is None or valid[b, t]
     )
 
 

@@ -40,22 +40,29 @@ def make_activations(**changes):
     return SiteActivations(**defaults | changes)
 
 
+def make_attention(dtype=torch.float32):
+    """Return logits and probabilities (B, heads, L, S); one query sees no key."""
+    logits = torch.randn(3, 2, 7, 7, generator=torch.Generator().manual_seed(3))
+    hidden = torch.ones(7, 7).triu(1).bool()
+    hidden = hidden | (torch.arange(3)[:, None, None, None] == 0) & (torch.arange(7) == 6)[:, None]
+    logits = logits.masked_fill(hidden, -torch.inf)
+    return logits.to(dtype), logits.softmax(-1).nan_to_num(0).to(dtype)
+
+
 @pytest.mark.parametrize("valid", [VALID, None], ids=["padded", "whole"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
-def test_variance_and_dependency_equal_the_reference(valid, dtype):
+@pytest.mark.parametrize("metric", SITE_METRICS.values(), ids=SITE_METRICS)
+def test_metric_equals_the_reference(metric, valid, dtype):
+    logits, probabilities = make_attention(dtype)
+    plain = make_activations()
     activations = make_activations(
         valid=valid,
-        **{
-            name: getattr(make_activations(), name).to(dtype)
-            for name in ("before", "branch", "stream")
-        },
+        logits=(logits,),
+        probabilities=(probabilities,),
+        **{name: getattr(plain, name).to(dtype) for name in ("before", "branch", "stream")},
     )
-    assert float(stream_variance(activations)) == pytest.approx(
-        reference.stream_variance(activations.stream, valid), rel=1e-5
-    )
-    assert float(residual_dependency(activations)) == pytest.approx(
-        reference.residual_dependency(activations.before, activations.branch, valid), rel=1e-5
-    )
+    expected = getattr(reference, metric.__name__)(activations)
+    assert float(metric(activations)) == pytest.approx(expected, rel=1e-5)
 
 
 def test_padding_is_ignored_even_if_nan():
@@ -64,7 +71,7 @@ def test_padding_is_ignored_even_if_nan():
         name: getattr(clean, name).masked_fill(~VALID.unsqueeze(-1), math.nan)
         for name in ("before", "branch", "stream")
     }
-    for metric in (stream_variance, residual_dependency):
+    for metric in SITE_METRICS.values():
         assert metric(make_activations(**with_nan)) == metric(clean)
 
 
@@ -79,16 +86,7 @@ def test_batch_of_padding_has_finite_metrics():
     assert residual_dependency(all_padding) == 0
 
 
-def test_entropy_equals_the_reference_and_its_bounds():
-    generator = torch.Generator().manual_seed(3)
-    p = torch.rand(3, 2, 7, 5, generator=generator)
-    p = p / p.sum(-1, keepdim=True)
-    p[0, :, 2] = 0  # a query without visible keys
-    for valid in (VALID, None):
-        activations = make_activations(probabilities=(p,), valid=valid)
-        assert float(attention_entropy(activations)) == pytest.approx(
-            reference.attention_entropy(p, valid), rel=1e-5
-        )
+def test_bounds_of_the_entropy():
     even = make_activations(probabilities=(torch.full((3, 2, 7, 5), 0.2),))
     assert float(attention_entropy(even)) == pytest.approx(math.log(5))
     sharp = torch.zeros(3, 2, 7, 5)
@@ -126,18 +124,25 @@ def test_rows_equal_values_computed_by_hand(cap):
     logits = logits if cap is None else cap * torch.tanh(logits / cap)
     visible = torch.ones(7, 7).tril().bool() & VALID[:, None, None, :]
     p = logits.masked_fill(~visible, -1e9).softmax(-1)
-    # In post_ln the sub-layer reads the stream itself.
+    sites = [
+        SiteActivations(
+            before=tape["read"][site],  # in post_ln the sub-layer reads the stream itself
+            branch=tape["branch"][site],
+            stream=tape["stream"][site],
+            valid=VALID,
+            logits=(logits.masked_fill(~visible, -torch.inf),) if site == 0 else (),
+            probabilities=(p,) if site == 0 else (),
+        )
+        for site in (0, 1)
+    ]
     expected = {
-        ("attention_entropy", 0): reference.attention_entropy(p, VALID),
-        ("max_logit", 0): reference.max_logit(
-            logits, VALID, lambda b, t, s: s <= t and bool(VALID[b, s])
-        ),
-        ("dependency", 0): reference.residual_dependency(tape["read"][0], tape["branch"][0], VALID),
-        ("dependency", 1): reference.residual_dependency(tape["read"][1], tape["branch"][1], VALID),
-        ("stream_variance", 0): reference.stream_variance(tape["stream"][0], VALID),
-        ("stream_variance", 1): reference.stream_variance(tape["stream"][1], VALID),
+        (name, site): getattr(reference, metric.__name__)(activations)
+        for site, activations in enumerate(sites)
+        for name, metric in SITE_METRICS.items()
+        if metric(activations) is not None
     }
     assert rows == pytest.approx(expected, rel=1e-4)
+    assert len(rows) > len(SITE_METRICS)
 
 
 def test_rows_identify_the_site():
@@ -150,12 +155,8 @@ def test_rows_identify_the_site():
         ("decoder", 4, 1),
     ]
     count = {name: sum(row["name"] == name for row in rows) for name in SITE_METRICS}
-    assert count == {
-        "stream_variance": 10,
-        "dependency": 10,
-        "attention_entropy": 6,
-        "max_logit": 6,
-    }
+    assert count["stream_variance"] == count["dependency"] == 10
+    assert count["attention_entropy"] == count["max_logit"] == 6
 
 
 @pytest.mark.parametrize("wiring", WIRINGS)
@@ -194,17 +195,19 @@ def test_masked_norms_get_the_mask():
     rows = forward_rows(model, *args, **masks)
     actual = [row["value"] for row in rows if row["name"] == "stream_variance"]
     expected = [
-        reference.stream_variance(stream, masks["source_mask"]) for stream in tape["stream"]
+        reference.stream_variance(make_activations(stream=stream, valid=masks["source_mask"]))
+        for stream in tape["stream"]
     ]
     assert actual[:4] == pytest.approx(expected, rel=1e-4)
 
 
 def test_bare_stack_and_several_stacks():
     stack = Stack(tanh_sublayers(2, 10), dim=10)
-    assert [row["name"] for row in forward_rows(stack, tokens(), mask=VALID)] == [
-        "stream_variance",
-        "dependency",
-    ] * 2
+    sites = {name: [] for name in SITE_METRICS}
+    for row in forward_rows(stack, tokens(), mask=VALID):
+        sites[row["name"]].append(row["site"])
+    assert sites["stream_variance"] == sites["dependency"] == [0, 1]
+    assert sites["attention_entropy"] == sites["max_logit"] == []
 
     class TwoStacks(nn.Module):
         def __init__(self):

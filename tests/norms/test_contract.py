@@ -70,6 +70,60 @@ def test_card_lists_every_parameter_and_buffer(name):
         assert "buffer" in symbols[key]
 
 
+@every_name
+def test_parameters_start_at_the_values_on_the_card(name):
+    symbols = dict(registry.card(name).symbols)
+    for key, tensor in make_norm(name, DIM).state_dict().items():
+        number = re.search(r"starts at (-?\d+(?:\.\d+)?)", symbols.get(key, ""))
+        if number:
+            assert (tensor == float(number[1])).all(), key
+
+
+def alternatives(option):
+    """Return values of an option other than its default; some may be invalid."""
+    default = option.default
+    if option.choices:
+        return [choice for choice in option.choices if choice != default]
+    if isinstance(default, bool):
+        return [not default]
+    if isinstance(default, int | float):
+        return [type(default)(value) for value in (default / 2, default * 2, 2, 5, 0.25, 0)]
+    return [1, 2, 3, 0.5]  # the default is None
+
+
+def list_values(call):
+    """Return what a norm computes in training and evaluation: outputs, gradients and state."""
+    values = []
+    for size in (1.0, 1e-3):  # epsilons count only beside small variances
+        norm = make_norm(call, DIM)
+        x = (size * randn(*SHAPE)).requires_grad_()
+        cond = cond_for(norm, 3)
+        for step in range(3):
+            y = norm(x, cond=cond) if cond is not None else norm(x)
+            (gradient,) = torch.autograd.grad((y * randn(*y.shape, seed=step)).sum(), x)
+            values += [y.detach(), gradient]
+        norm.eval()
+        values.append((norm(x, cond=cond) if cond is not None else norm(x)).detach())
+        values += norm.state_dict().values()
+    return values
+
+
+@pytest.mark.parametrize(
+    ("name", "key"), [(card.name, key) for card in registry.cards() for key in card.options]
+)
+def test_every_option_has_an_effect(name, key):
+    reference = list_values(name)
+    changed = []
+    for value in alternatives(registry.card(name).options[key]):
+        try:
+            values = list_values(f"{name}({key}={value})")
+        except UserError:
+            continue
+        same = len(values) == len(reference) and all(map(torch.equal, values, reference))
+        changed.append(not same)
+    assert any(changed), f"{name}: no value of {key} changes the result"
+
+
 @every_case
 def test_call_string_round_trip(call):
     assert str(registry.resolve(call)) == call

@@ -21,14 +21,17 @@ def raises_error(*parts, error=UserError):
 )
 def test_unknown_norm_suggests_similar_names(name, suggestion):
     with raises_error(
-        f"unknown norm {name!r}", f"did you mean {suggestion!r}", "Known:", error=UnknownNameError
+        f"unknown norm {name!r}",
+        f"did you mean {suggestion!r}",
+        "Expected one of",
+        error=UnknownNameError,
     ):
         make_norm(name, DIM)
 
 
 def test_unknown_norm_lists_all_names():
     with raises_error(
-        "unknown norm 'qqqq'", "Known: ", ", ".join(registry), error=UnknownNameError
+        "unknown norm 'qqqq'", "expected one of ", ", ".join(registry), error=UnknownNameError
     ):
         make_norm("qqqq", DIM)
 

@@ -12,7 +12,7 @@ from addnorm.claims.checks import RULE, Check, Verdict
 from addnorm.claims.result import Result
 from addnorm.comparison.statistics import Estimate
 from addnorm.core.errors import UserError
-from addnorm.report.charts.claims import claim_chart
+from addnorm.report.charts.claims import plot_claim
 from addnorm.report.claims_page import (
     ANSWER_ORDER,
     render_claims_markdown,
@@ -100,7 +100,7 @@ ROWS = [
 
 
 def test_chart_has_means_and_intervals_of_each_arm():
-    chart = claim_chart(ChartSpec(name="y", x="x", y="value", log_x=True), ROWS, "title")
+    chart = plot_claim(ChartSpec(name="y", x="x", y="value", log_x=True), ROWS, "title")
     values = chart.spec["datasets"]["values"]
     assert [(row["arm"], row["x"], row["value"]) for row in values] == [
         ("a", 1, 1.5),
@@ -114,7 +114,7 @@ def test_chart_has_means_and_intervals_of_each_arm():
 
 def test_log_axis_has_positive_values_only():
     rows = [*ROWS, {"name": "y", "arm": "a", "x": 1, "seed": 2, "value": 0.0}]
-    chart = claim_chart(ChartSpec(name="y", x="x", y="value", log_y=True), rows, "title")
+    chart = plot_claim(ChartSpec(name="y", x="x", y="value", log_y=True), rows, "title")
     assert all(row["low"] > 0 and row["value"] > 0 for row in chart.spec["datasets"]["values"])
 
 
@@ -123,7 +123,7 @@ def test_guides_and_field_labels_are_drawn():
     chart_spec = ChartSpec(
         name="y", x="x", y="value", group_by=("warmup", "depth"), guides=((5.0, "half way"),)
     )
-    chart = claim_chart(chart_spec, rows, "title")
+    chart = plot_claim(chart_spec, rows, "title")
     arms = {row["arm"] for row in chart.spec["datasets"]["values"]}
     assert arms == {"no warm-up, 3 layers", "warm-up 9, 3 layers"}
     assert chart.spec["datasets"]["guides"] == [{"value": 5.0, "label": "half way"}]
@@ -131,8 +131,8 @@ def test_guides_and_field_labels_are_drawn():
 
 def test_chart_without_finite_values_is_a_note():
     rows = [{"name": "y", "arm": "a", "x": 1, "seed": 0, "value": math.nan}]
-    assert isinstance(claim_chart(ChartSpec(name="y", x="x", y="value"), rows, "title"), Note)
-    assert isinstance(claim_chart(ChartSpec(name="y", x="x", y="value"), [], "title"), Note)
+    assert isinstance(plot_claim(ChartSpec(name="y", x="x", y="value"), rows, "title"), Note)
+    assert isinstance(plot_claim(ChartSpec(name="y", x="x", y="value"), [], "title"), Note)
 
 
 def test_page_contains_static_images(results, tmp_path):

@@ -245,7 +245,7 @@ def test_visible_replaces_causal_mask(ndim):
     assert_close(y, reference.attention(module, x, x, allowed=visible[:, None]))
     assert_close(y[:, :3], other(x[:, :3]))
     assert_close(module(x, visible=masks.causal_mask(6)), module(x))
-    assert_close(module(x, visible=masks.full_mask(6)), other(x))
+    assert_close(module(x, visible=torch.ones(6, 6, dtype=torch.bool)), other(x))
 
 
 def test_visible_per_head():

@@ -8,7 +8,7 @@ from addnorm.core.errors import UserError
 from addnorm.tabular import TabularTransformerClassifier, TabularTransformerRegressor
 from addnorm.tabular.columns.encoder import TableEncoder
 from addnorm.tabular.columns.reader import read_columns
-from addnorm.tabular.params import model_config, resolve_threads
+from addnorm.tabular.params import make_model_config, resolve_threads
 from tests.tabular.sample_tables import FRAME, LABELS, NUMBERS, SUMS, classifier, regressor
 
 
@@ -130,7 +130,7 @@ def test_constant_targets_zero_weights_and_changed_columns_are_rejected():
 def test_each_model_has_its_own_defaults(model, expected):
     estimator = TabularTransformerClassifier(model=model)
     encoder = TableEncoder.from_columns(read_columns(FRAME), np.ones(len(FRAME)))
-    config = model_config(estimator, encoder, 2)
+    config = make_model_config(estimator, encoder, 2)
     names = ("wiring", "dim", "depth", "heads", "activation", "numeric")
     assert tuple(getattr(config, name) for name in names) == expected
 

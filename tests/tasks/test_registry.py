@@ -9,7 +9,7 @@ from addnorm.data import write_corpus
 from addnorm.data.corpus import Corpus
 from addnorm.models.build import MODELS
 from addnorm.tasks import find_task, get_task, registry
-from addnorm.train.recipe import recipe_keys
+from addnorm.train.recipe import list_recipe_keys
 from tests.tasks.sample_runs import make_run, records
 
 
@@ -22,9 +22,10 @@ def test_every_task_is_complete(name):
     assert task.model_kind in MODELS
     assert task.command in COMMANDS
     assert TASKS[name].noun == task.noun
+    assert task.primary_score.label and task.primary_score.note.endswith("better.")
     described = dict(card.symbols)
     assert all(option in described for option in card.options)
-    assert {option for option in card.options} <= {key for key, _, _ in recipe_keys(name)}
+    assert {option for option in card.options} <= {key for key, _, _ in list_recipe_keys(name)}
 
 
 @pytest.mark.parametrize("name", registry)

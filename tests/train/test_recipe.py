@@ -4,7 +4,7 @@ import pytest
 import yaml
 
 from addnorm.core.errors import UserError
-from addnorm.train.recipe import Recipe, read_recipe, recipe_keys
+from addnorm.train.recipe import Recipe, list_recipe_keys, read_recipe
 from tests.train.cases import make_recipe
 
 
@@ -51,8 +51,8 @@ def test_data_path_is_absolute(monkeypatch, tmp_path):
 
 
 def test_every_key_is_described():
-    assert all(description for _, _, description in recipe_keys())
-    assert {"data", "dim", "on_spike", "wiring"} <= {name for name, _, _ in recipe_keys()}
+    assert all(description for _, _, description in list_recipe_keys())
+    assert {"data", "dim", "on_spike", "wiring"} <= {name for name, _, _ in list_recipe_keys()}
 
 
 @pytest.mark.parametrize(

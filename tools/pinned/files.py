@@ -2,7 +2,6 @@
 
 import json
 import tempfile
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,22 +9,19 @@ import numpy as np
 import yaml
 
 from addnorm.claims.runner import run_claims
-from addnorm.comparison.cell import run_cell
-from addnorm.comparison.engines.base import Engine, EventHandler
 from addnorm.comparison.grid import Grid
-from addnorm.comparison.job import Job
 from addnorm.comparison.parse import parse_comparison
 from addnorm.comparison.run import run_comparison
 from addnorm.comparison.spec import Comparison
 from addnorm.comparison.tasks import TASKS
-from addnorm.core.interrupts import StopFlag
 from addnorm.core.rows import read_rows
 from addnorm.models.build import build
 from addnorm.models.config import Config
 from addnorm.models.tabular import TableConfig
 from addnorm.tabular import TabularTransformerClassifier, TabularTransformerRegressor
 from addnorm.tabular.fit_run import FitConfig, fit_run
-from addnorm.train.recipe import recipe_keys
+from addnorm.train.recipe import list_recipe_keys
+from tests.comparison.same_process_engine import SameProcessEngine
 from tools.pinned.tiny import TINY_RUN, make_tiny_table, write_tiny_corpus
 from tools.pinned.values import (
     list_defaults,
@@ -94,17 +90,6 @@ def pin_estimator_files() -> Any:
     return pins
 
 
-class SameProcessEngine(Engine):
-    """Engine that runs cells sequentially in this process, without the start-up time of workers."""
-
-    workers = 1
-
-    def run(self, jobs: Sequence[Job], on_event: EventHandler, stop_flag: StopFlag) -> None:
-        for job in jobs:
-            job.folder.parent.mkdir(exist_ok=True)
-            run_cell(job, lambda step, loss: None)
-
-
 def pin_comparison_files() -> Any:
     """Return the files of two short comparisons and their keys."""
     pins: dict[str, Any] = {}
@@ -151,7 +136,7 @@ def pin_comparison_keys() -> Any:
         "comparison": list_defaults(Comparison.model_fields) | {"grids": "see grid"},
         "grid": list_defaults(Grid.model_fields),
         "recipe keys by task": {
-            name: sorted(set(task.recipe_keys()) - {key for key, _, _ in recipe_keys()})
+            name: sorted(set(task.list_recipe_keys()) - {key for key, _, _ in list_recipe_keys()})
             for name, task in TASKS.items()
         },
         "defaults by task": {name: dict(task.defaults) for name, task in TASKS.items()},

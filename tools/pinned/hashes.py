@@ -11,8 +11,9 @@ from addnorm.claims.claim import registry as claims
 from addnorm.claims.tables import TABLES
 from addnorm.claims.trained import ComparisonClaim
 from addnorm.cli.registries import get_registry
-from addnorm.comparison.demo import build_demo_comparison
+from addnorm.comparison.demo import DEMO_SPEC
 from addnorm.comparison.grid import Arm, Cell, Grid
+from addnorm.comparison.parse import parse_comparison
 from addnorm.core.seeds import derive_seed
 from addnorm.data.corpus import Corpus, write_corpus
 from addnorm.data.demo.dates import make_dates
@@ -38,7 +39,7 @@ def pin_comparison_digests() -> Any:
                 }
                 for budget in BUDGETS
             }
-    return {"demo": build_demo_comparison().digest, "claims": digests}
+    return {"demo": parse_comparison(DEMO_SPEC).digest, "claims": digests}
 
 
 def pin_claim_settings() -> Any:

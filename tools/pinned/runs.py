@@ -12,7 +12,7 @@ import yaml
 from addnorm.core.rows import read_rows
 from addnorm.measure.spikes import SpikeDetector
 from addnorm.train.optimizers.base import registry as optimizers
-from addnorm.train.recipe import Recipe, recipe_keys
+from addnorm.train.recipe import Recipe, list_recipe_keys
 from addnorm.train.trainer import train
 from tools.pinned.tiny import TEXT_TASKS, TINY_RUN, write_tiny_corpus
 from tools.pinned.values import list_files, list_keys, list_tensor_names, read_json_keys
@@ -88,4 +88,4 @@ def pin_row_names() -> Any:
 
 def pin_recipe_keys() -> Any:
     """Return every key of a recipe with its default."""
-    return {name: default for name, default, _ in recipe_keys()}
+    return {name: default for name, default, _ in list_recipe_keys()}

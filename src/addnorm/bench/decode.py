@@ -16,7 +16,7 @@ VOCAB, NUM_SENTENCES, SOURCE_LENGTH, NUM_NEW_TOKENS = 8000, 32, 16, 40
 PEER = "HF generate"
 
 
-def benches() -> Iterator[Benchmark]:
+def make_benchmarks() -> Iterator[Benchmark]:
     """Yield benchmarks of greedy decoding and of beam search with five beams."""
     for name, beam in (("greedy", 1), ("beam 5", 5)):
         yield Benchmark(f"decode {name}", partial(build_candidates, beam), {PEER: 1.4}, rounds=9)

@@ -23,7 +23,7 @@ LINEAR_GOAL = 1 / 1.1
 """A layer of the deep stack costs at most a tenth more."""
 
 
-def benches() -> Iterator[Benchmark]:
+def make_benchmarks() -> Iterator[Benchmark]:
     """Yield a time and a memory benchmark for every wiring."""
     for name in registry:
         goals = {} if name in QUADRATIC else {PEER: LINEAR_GOAL}

@@ -13,7 +13,7 @@ from addnorm.core.errors import UserError
 PEER = "forward and backward"
 
 
-def benches() -> Iterator[Benchmark]:
+def make_benchmarks() -> Iterator[Benchmark]:
     """Yield the benchmark on BERT-base; the goal is at most 1.5 times the plain pass."""
     yield Benchmark("doctor BERT-base", build_candidates, {PEER: 1 / 1.5}, rounds=5)
 

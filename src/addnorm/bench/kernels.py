@@ -33,7 +33,7 @@ CALLS_PER_TIMING = 10
 AddNormFunction = Callable[[Tensor, Tensor, Tensor, Tensor | None], Tensor]
 
 
-def benches() -> Iterator[Benchmark]:
+def make_benchmarks() -> Iterator[Benchmark]:
     """Yield all benchmarks of this module."""
     for tokens, dim in ADD_NORM_SHAPES:
         for dtype in (torch.float32, torch.bfloat16):

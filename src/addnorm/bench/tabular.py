@@ -16,7 +16,7 @@ NUMBERS, CATEGORIES, BATCH_SIZE, DEPTH = 8, [7, 16, 15, 6, 5, 42], 256, 3
 PEER = "rtdl_revisiting_models"
 
 
-def benches() -> Iterator[Benchmark]:
+def make_benchmarks() -> Iterator[Benchmark]:
     """Yield one benchmark, with the published size and dropout."""
     yield Benchmark("train FT-Transformer", build_candidates, {PEER: 1.2}, rounds=15)
 

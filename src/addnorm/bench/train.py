@@ -46,7 +46,7 @@ class ModelSize:
 WIDE, DEEP = ModelSize(6, 256, 4), ModelSize(18, 64, 4)
 
 
-def benches() -> Iterator[Benchmark]:
+def make_benchmarks() -> Iterator[Benchmark]:
     """Yield benchmarks against peers, with random batches and with batches sorted by length."""
     for size, goals in (
         (

@@ -59,12 +59,12 @@ def reseed(seed: int) -> None:
     torch.manual_seed(derive_seed(seed, "claim"))
 
 
-def budget_table(**table: Any) -> dict[Budget, BudgetSettings]:
+def make_budget_table(**table: Any) -> dict[Budget, BudgetSettings]:
     """Return the settings of each budget from one table.
 
     A tuple holds one value per budget (smoke, standard, full); other values apply to all budgets.
 
-    >>> budget_table(seeds=(2, 8, 16), lr=1e-4)["standard"]
+    >>> make_budget_table(seeds=(2, 8, 16), lr=1e-4)["standard"]
     {'seeds': 8, 'lr': 0.0001}
     """
     return {
@@ -100,12 +100,14 @@ def estimate_per_seed(
     return estimate_over_seeds(compute_per_seed(rows, statistic))
 
 
-def slope(x: str, *, log_x: bool = False, log_y: bool = False) -> Callable[[list[Row]], float]:
+def make_slope_statistic(
+    x: str, *, log_x: bool = False, log_y: bool = False
+) -> Callable[[list[Row]], float]:
     """Return a statistic: the least-squares slope of the values over a field.
 
     The slope is NaN if the field has fewer than two distinct values.
 
-    >>> slope("depth", log_x=True, log_y=True)(
+    >>> make_slope_statistic("depth", log_x=True, log_y=True)(
     ...     [{"depth": d, "value": d**-0.5} for d in (2, 8, 32)]
     ... )
     -0.5

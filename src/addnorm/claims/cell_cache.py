@@ -3,7 +3,7 @@
 import shutil
 from pathlib import Path
 
-from addnorm.claims.result import current_commit
+from addnorm.claims.result import get_commit
 from addnorm.comparison import layout as files
 from addnorm.comparison.analysis.study import Study, read_comparison
 from addnorm.comparison.cell_result import CellResult
@@ -40,7 +40,7 @@ def cell_commits(folder: Path) -> dict[str, str]:
 
 def record_commits(study: Study) -> None:
     """Store the current commit for all cells of a study without one."""
-    before, now = cell_commits(study.folder), current_commit()
+    before, now = cell_commits(study.folder), get_commit()
     finished = [each.cell.name for each in study.cells if each.end is not None]
     write_json(study.folder / COMMITS, {name: before.get(name, now) for name in finished})
 

@@ -86,14 +86,14 @@ def is_claims_folder(folder: Path) -> bool:
     return any(path.parent.name in registry for path in folder.glob(f"*/{RESULT}"))
 
 
-def provenance() -> dict[str, str]:
+def collect_provenance() -> dict[str, str]:
     """Return the versions, the machine and the commit of the running code."""
-    commit = current_commit()
+    commit = get_commit()
     return collect_versions() | describe_machine() | ({"commit": commit} if commit else {})
 
 
 @cache
-def current_commit() -> str:
+def get_commit() -> str:
     """Return the commit of the running code, marked if files changed; empty outside git."""
     folder = Path(__file__).parent
 

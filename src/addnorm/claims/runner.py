@@ -7,7 +7,7 @@ from pathlib import Path
 
 from addnorm.claims.callbacks import ClaimsCallback
 from addnorm.claims.claim import BUDGETS, Budget, Claim, ClaimWorkspace, claim_name, registry
-from addnorm.claims.result import Result, provenance
+from addnorm.claims.result import Result, collect_provenance
 from addnorm.comparison.engines.base import Engine
 from addnorm.core.errors import UnknownNameError, UserError, unknown_name_message
 from addnorm.core.files import folder_lock
@@ -100,7 +100,7 @@ def _run_claim(claim: Claim, workspace: ClaimWorkspace, budget: Budget) -> Resul
         verdict=verdict,
         why=why,
         seconds=round(time.monotonic() - start, 1),
-        made=provenance(),
+        made=collect_provenance(),
         rows=rows,
     )
     result.save(workspace.folder)

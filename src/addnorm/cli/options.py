@@ -8,7 +8,7 @@ import typer
 ChunkLines = Annotated[
     int | None,
     typer.Option(
-        "--chunk-lines", help="Lines read before the first output; default 512, or 1 if typed"
+        "--chunk-lines", help="Lines read before the first output; default 512, 1 on a terminal"
     ),
 ]
 Scores = Annotated[

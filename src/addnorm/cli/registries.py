@@ -111,8 +111,8 @@ def find_members(text: str) -> "list[tuple[str, Card, Call]]":
     candidates = {family: registry for family, registry in registries.items() if name in registry}
     if not candidates:
         known = dict.fromkeys(name for registry in registries.values() for name in registry)
-        kinds = " or ".join(registry.family for registry in registries.values())
-        raise UnknownNameError(unknown_name_message(kinds, name, known))
+        choices = "`addnorm list` shows all names"
+        raise UnknownNameError(unknown_name_message("name", name, known, choices=choices))
     members, errors = [], []
     for family, registry in candidates.items():
         try:

@@ -10,8 +10,6 @@ from addnorm.core.files import read_json, write_json
 
 RESULT_SUFFIX, ERROR_SUFFIX, LOG_SUFFIX = "json", "error", "log"
 """Suffixes of the files beside `cells/NAME`: the result, a traceback, the captured output."""
-OPTIONAL_FIELDS = frozenset({"recent"})
-"""Fields that results written by older versions do not have."""
 
 
 def sidecar_path(folder: Path, suffix: str) -> Path:
@@ -46,7 +44,7 @@ class CellResult:
     """Peak memory of the training in bytes, without the memory of the idle process."""
     parameters: int = 0
     recent: float = math.nan
-    """Mean training loss over the last tenth of the run; NaN in results of older versions."""
+    """Mean training loss over the last tenth of the run."""
 
     def save(self, folder: Path) -> None:
         """Write the result beside the folder of the run, which marks the cell as finished."""
@@ -59,17 +57,14 @@ class CellResult:
         data = read_json(path)
         if data is None:
             return None
-        known = {each.name for each in fields(cls)}
-        if not isinstance(data, dict) or not known - OPTIONAL_FIELDS <= set(data) <= known:
+        if not isinstance(data, dict) or set(data) != {each.name for each in fields(cls)}:
             raise UserError(
                 f"{path} is not the result of a cell; remove it and rerun the same "
                 "`addnorm compare` command"
             )
         # JSON has no NaN: numbers that were not finite are stored as null.
         numbers = {
-            name: math.nan
-            for name in ("loss", "lowest", "rate", "recent")
-            if data.get(name) is None
+            name: math.nan for name in ("loss", "lowest", "rate", "recent") if data[name] is None
         }
         scores = {name: value for name, value in data["scores"].items() if value is not None}
         return cls(**data | numbers | {"samples": tuple(data["samples"]), "scores": scores})

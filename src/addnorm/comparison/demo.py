@@ -2,9 +2,6 @@
 
 from typing import Any
 
-from addnorm.comparison.parse import parse_comparison
-from addnorm.comparison.spec import Comparison
-
 DEMO_SPEC: dict[str, Any] = {
     "task": "translate",
     "steps": 200,
@@ -16,8 +13,4 @@ DEMO_SPEC: dict[str, Any] = {
         {"wiring": ["pre_ln"], "depth": 6, "lr": 3e-3},
     ],
 }
-
-
-def build_demo_comparison() -> Comparison:
-    """Return the demo: six wirings at 12+12 layers, two of them at 6+6."""
-    return parse_comparison(DEMO_SPEC)
+"""Six wirings at 12+12 layers, two of them at 6+6."""

@@ -122,7 +122,7 @@ def _move_warmup_to_axes(fields: dict[str, Any], axes: dict[str, Any]) -> dict[s
 
 def _check_keys(keys: Mapping[str, Any], task: Task) -> None:
     """Reject keys that the task's recipe does not have or that the comparison sets itself."""
-    known = task.recipe_keys()
+    known = task.list_recipe_keys()
     if misplaced := [name for name in keys if name in (*Comparison.model_fields, *AXES)]:
         raise UserError(
             f"keys: expected recipe keys only, got {', '.join(misplaced)}; write it beside keys"

@@ -5,7 +5,7 @@ A message names the argument first, then says what was expected, what was passed
 
 import difflib
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 
 class UserError(ValueError):
@@ -41,13 +41,39 @@ def closest_names(word: str, known: Iterable[str]) -> list[str]:
     return [by_normalized[match] for match in matches]
 
 
-def unknown_name_message(kind: str, value: str, known: Iterable[str]) -> str:
-    """Return the message for an unknown name: similar names first, then all known names."""
-    known = list(known)
-    value = value if len(value) <= 80 else f"{value[:77]}..."
-    close = closest_names(value, known)
-    hint = f" did you mean {' or '.join(repr(name) for name in close)}?" if close else ""
-    return f"unknown {kind} {value!r};{hint} Known: {', '.join(known) or 'none'}"
+def unknown_name_message(
+    kind: str, value: str, known: Iterable[str], *, choices: str | None = None
+) -> str:
+    """Return the message for an unknown name: similar names first, then all known names.
+
+    >>> unknown_name_message("norm", "rsm", ["layer", "rms"])
+    "unknown norm 'rsm'; did you mean 'rms'? Expected one of layer, rms"
+
+    Args:
+        kind: what the name stands for
+        value: the unknown name
+        known: all known names
+        choices: sentence about the known names, without a capital, in place of a long list
+    """
+    known, value = list(known), shorten_value(value)
+    return suggest_names(
+        f"unknown {kind} {value!r}",
+        closest_names(value, known),
+        choices or (f"expected one of {', '.join(known)}" if known else "expected none"),
+    )
+
+
+def suggest_names(problem: str, suggestions: Sequence[str], choices: str) -> str:
+    """Return a problem, a question with the suggestions if there are any, and the choices."""
+    if not suggestions:
+        return f"{problem}; {choices}"
+    names = " or ".join(map(repr, suggestions))
+    return f"{problem}; did you mean {names}? {choices[0].upper()}{choices[1:]}"
+
+
+def shorten_value(value: str) -> str:
+    """Return the value, cut to at most 80 characters for use in a message."""
+    return value if len(value) <= 80 else f"{value[:77]}..."
 
 
 def _normalize_name(word: str) -> str:

@@ -144,11 +144,6 @@ class Plan:
         """Number of layers of the encoder; None for a decoder without one."""
         return self.depth if self.role.startswith("encoder") else self.other_depth
 
-    @property
-    def decoder_depth(self) -> int | None:
-        """Number of layers of the decoder; None for an encoder without one."""
-        return self.depth if self.role.startswith("decoder") else self.other_depth
-
     @cached_property
     def sites(self) -> tuple[Site, ...]:
         """All sites, in the order of the forward pass."""

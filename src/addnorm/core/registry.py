@@ -14,7 +14,13 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from addnorm.core.calls import Call
 from addnorm.core.cards import Card, Option
-from addnorm.core.errors import UnknownNameError, UserError, closest_names, unknown_name_message
+from addnorm.core.errors import (
+    UnknownNameError,
+    UserError,
+    closest_names,
+    suggest_names,
+    unknown_name_message,
+)
 from addnorm.core.validation import expected_value
 
 T = TypeVar("T")
@@ -100,11 +106,12 @@ class Registry(Generic[T]):
         passed = dict(zip(options, call.positional, strict=False))
         for name, value in call.options.items():
             if name not in options:
-                close = closest_names(name, options)
-                hint = f" did you mean {close[0]!r}?" if close else ""
                 raise UserError(
-                    f"{self.family} {call.name!r} has no option {name!r};{hint} "
-                    f"{_format_options(options)}"
+                    suggest_names(
+                        f"{self.family} {call.name!r} has no option {name!r}",
+                        closest_names(name, options)[:1],
+                        _format_options(options),
+                    )
                 )
             if name in passed:
                 raise UserError(f"{call} passes {name!r} twice; remove one of them")
@@ -172,5 +179,5 @@ def _describe_expected(problem: ValidationError) -> str:
 
 def _format_options(options: dict[str, Option]) -> str:
     if not options:
-        return "It takes no options"
-    return "Options: " + ", ".join(f"{name}={option.default}" for name, option in options.items())
+        return "it takes no options"
+    return "options: " + ", ".join(f"{name}={option.default}" for name, option in options.items())

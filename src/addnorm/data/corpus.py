@@ -24,9 +24,7 @@ SPLITS = ("train", "valid", "test")
 LABEL = "label"
 """Column whose values are classes. All other columns hold text for the tokenizer."""
 CARD_FILE = "corpus.json"
-CREATE_HINT = (
-    "make one with `addnorm data`, for example `addnorm data demo --task {task} -o corpus`"
-)
+CREATE_HINT = "make one with `addnorm data`, for example `addnorm data demo{task} -o corpus`"
 
 Record = Mapping[str, str]
 
@@ -58,7 +56,7 @@ class Corpus:
         """
         folder = Path(folder)
         accepted = [task] if isinstance(task, str) else list(task or ())
-        hint = CREATE_HINT.format(task=accepted[0] if accepted else "translate")
+        hint = CREATE_HINT.format(task=f" --task {accepted[0]}" if accepted else "")
         if not folder.exists():
             raise UserError(f"no corpus at {folder}: there is no such folder; {hint}")
         try:

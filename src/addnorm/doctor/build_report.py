@@ -7,16 +7,15 @@ the statistics of the trace.
 """
 
 import math
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 from addnorm.core.rows import Row
+from addnorm.doctor.analysis.branch_kinds import find_branch_kinds
 from addnorm.doctor.analysis.labels import list_tags, wiring_label
-from addnorm.doctor.analysis.norms import TITLES as NORM_TITLES
 from addnorm.doctor.analysis.post_norms import common_path
 from addnorm.doctor.analysis.results import AddAnalysis, ModelAnalysis
-from addnorm.doctor.analysis.typical_layer import build_typical_layers, find_period
+from addnorm.doctor.analysis.typical_layer import build_typical_layers
 from addnorm.doctor.analysis.weight_roles import find_weight_roles
 from addnorm.doctor.blind_spots import list_blind_spots
 from addnorm.doctor.graph.nodes import Scale
@@ -25,24 +24,25 @@ from addnorm.doctor.matching import match_arrangement
 from addnorm.doctor.model_trace import ModelTrace
 from addnorm.doctor.report import SEVERITIES, Block, Finding, NormUse, Report
 from addnorm.doctor.signature import build_signature
+from addnorm.doctor.stream_summary import describe_outliers, describe_streams
 from addnorm.doctor.trace.statistics import Attention
 
-WIRING_TITLES = {
-    "pre_ln": "Pre-LN", "post_ln": "Post-LN", "res_post": "Res-Post-LN", "sandwich": "Sandwich-LN",
-    "none": "no norm", "mid-norm": "a norm inside the branch", "false_pre_ln": "false Pre-LN",
-    "pre_post": "a norm before and behind", "res_post_post": "Res-Post-LN and Post-LN",
-    "sandwich_post": "Sandwich-LN and Post-LN", "attention_score": "attention scores",
-}  # fmt: skip
-SCALE_TAGS = ("scaled-shortcut", "scaled-branch", "rezero", "layer-scale", "scaled-input")
 
-
-def build_report(trace: ModelTrace, *, findings: Iterable[Finding], notes: Iterable[str]) -> Report:
+def build_report(
+    trace: ModelTrace,
+    *,
+    findings: Iterable[Finding],
+    notes: Iterable[str],
+    reads_ahead: bool | None = None,
+) -> Report:
     """Build the report of a traced model.
 
     Args:
         trace: the traced model.
         findings: findings of the rules, in any order.
         notes: notes of the rules.
+        reads_ahead: whether a probe showed that the output depends on later tokens; None if
+            unknown.
     """
     analysis = trace.analysis
     adds = analysis.blocks()
@@ -56,8 +56,8 @@ def build_report(trace: ModelTrace, *, findings: Iterable[Finding], notes: Itera
         rows=tuple(_build_rows(trace, blocks)),
         norms=_list_norm_uses(analysis, adds),
         inner=_build_blocks(trace, [add for add in analysis.add_analyses if add.is_excluded]),
-        stacks=tuple(_describe_streams(analysis, adds, blocks=blocks)),
-        odd=tuple(_describe_outliers(blocks)),
+        stacks=tuple(describe_streams(trace, blocks=blocks, reads_ahead=reads_ahead)),
+        odd=tuple(describe_outliers(blocks)),
         notes=(
             *trace.notes,
             *notes,
@@ -99,6 +99,7 @@ def _build_block(trace: ModelTrace, index: int, *, add: AddAnalysis) -> Block:
         path=residual.module,
         branch=branch,
         kind=add.kind,
+        branches=find_branch_kinds(graph, analysis.norms, add=residual, kind=add.kind),
         wiring=wiring_label(analysis, add),
         tags=list_tags(analysis, add),
         stream=add.stream,
@@ -245,55 +246,3 @@ def _role_rows(trace: ModelTrace, blocks: tuple[Block, ...]) -> Iterator[Row]:
             yield _make_row("role_gradient_norm", math.sqrt(square), site=block.index, role=role)
     for role, square in totals.items():
         yield _make_row("role_gradient_norm", math.sqrt(square), role=role)
-
-
-# one line per stream
-
-
-def _describe_streams(
-    analysis: ModelAnalysis, adds: list[AddAnalysis], *, blocks: tuple[Block, ...]
-) -> Iterator[str]:
-    """Yield a line for each stream: layers, wiring, norm, tags, final norm."""
-    for stream in sorted({b.stream for b in blocks}):
-        own = [b for b in blocks if b.stream == stream]
-        yield _describe_stream(analysis, adds[own[-1].index], blocks=own)
-
-
-def _describe_stream(analysis: ModelAnalysis, last: AddAnalysis, *, blocks: list[Block]) -> str:
-    kinds = [b.kind for b in blocks]
-    length = find_period(kinds)
-    wirings = Counter(b.wiring for b in blocks)
-    common = [name for name, count in wirings.most_common() if 3 * count >= len(blocks)]
-    parts = [f"{len(kinds) // length} x [{', '.join(kinds[:length])}]"]
-    norm = Counter(b.norm for b in blocks if b.norm).most_common(1)
-    title = " and ".join(WIRING_TITLES.get(name, name) for name in common or wirings)
-    if norm:
-        kind = norm[0][0]
-        eps = {n.eps for n in analysis.norms.values() if n.kind == kind and n.eps}
-        eps_text = f" eps {min(eps):.0e}".replace("e-0", "e-") if eps else ""
-        title += f" with {NORM_TITLES.get(kind, kind)}{eps_text}"
-    parts.append(title)
-    common_tags = [
-        t for t, c in Counter(t for b in blocks for t in b.tags).items() if c * 2 > len(blocks)
-    ]
-    parts += [t.replace("-", " ") for t in common_tags]
-    parts.append("final norm" if last.final_norms else "no final norm")
-    if not any(t in SCALE_TAGS for b in blocks for t in b.tags):
-        parts.append("no warm-up-critical scaling")
-    return ", ".join(parts)
-
-
-def _describe_outliers(blocks: tuple[Block, ...]) -> Iterator[str]:
-    """Yield a line for each block that differs from most blocks of its kind and stream."""
-    for stream in sorted({b.stream for b in blocks}):
-        own = [b for b in blocks if b.stream == stream]
-        for kind in dict.fromkeys(b.kind for b in own):
-            same = [b for b in own if b.kind == kind]
-            (wiring, tags), count = Counter((b.wiring, b.tags) for b in same).most_common(1)[0]
-            if count * 2 <= len(same):
-                continue
-            expected = " ".join([wiring, *tags])
-            for b in same:
-                if (b.wiring, b.tags) != (wiring, tags):
-                    actual = " ".join([b.wiring, *b.tags])
-                    yield f"{b.path or 'block'} ({kind} {b.index}): {actual}, not {expected}"

@@ -11,6 +11,7 @@ from addnorm.doctor.build_report import build_report
 from addnorm.doctor.model_trace import trace_model
 from addnorm.doctor.report import Finding, Report
 from addnorm.doctor.rules import RULES, RuleContext
+from addnorm.doctor.rules.probing.perturb import reads_ahead
 from addnorm.doctor.trace.errors import describe_exception
 
 
@@ -57,7 +58,9 @@ def doctor(
     with trace_model(model, example_inputs, loss) as trace:
         context = RuleContext(trace, optimizer=optimizer, config=config, build=build)
         findings = [finding for name in rule_ids for finding in _apply_rule(name, context)]
-        return build_report(trace, findings=findings, notes=context.notes)
+        return build_report(
+            trace, findings=findings, notes=context.notes, reads_ahead=reads_ahead(context)
+        )
 
 
 def _check_arguments(model: Any, loss: Any, *, optimizer: Any, config: Any, build: Any) -> None:

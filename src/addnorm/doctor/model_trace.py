@@ -28,7 +28,12 @@ from addnorm.doctor.trace.errors import USER_CODE_ERRORS, describe_exception
 from addnorm.doctor.trace.opaque_modules import is_batch_norm
 from addnorm.doctor.trace.recorder import GraphRecorder
 from addnorm.doctor.trace.state_guard import StateGuard, preserve_model_state
-from addnorm.doctor.trace.tensors import iter_named_tensors, iter_tensors, map_tensors
+from addnorm.doctor.trace.tensors import (
+    iter_named_tensors,
+    iter_tensors,
+    map_tensors,
+    to_plain,
+)
 from addnorm.measure.sites import unwrap_model
 
 Loss = Callable[[Any], Tensor]
@@ -69,20 +74,42 @@ def trace_model(model: nn.Module, example: Any, loss: Loss | None = None) -> Ite
         UserError: if the model does not run on the inputs, or the loss is not a scalar.
     """
     model = unwrap_model(model)
+    call = to_call_arguments(example)
+    _check_tensors(model, call)
     with torch.inference_mode(False):  # the caller may be inside inference_mode
-        args, kwargs = clone_inputs(to_call_arguments(example))
-    for name, tensor in (*iter_named_tensors(args), *iter_named_tensors(kwargs)):
-        if not tensor.numel():
-            raise UserError(
-                f"input {name}: expected at least one example of one token, got the empty shape "
-                f"{tuple(tensor.shape)}"
-            )
+        args, kwargs = clone_inputs(call)
     with torch.inference_mode(False), deferred_interrupt(), preserve_model_state(model) as guard:
         for tensor in iter_tensors((args, kwargs)):
             guard.save(tensor)  # a forward pass may write to its inputs, and rules reuse them
         trace = _run_and_trace(model, args, kwargs=kwargs, loss=loss, guard=guard)
         guard.restore()
         yield trace
+
+
+def _check_tensors(model: nn.Module, call: tuple[tuple[Any, ...], dict[str, Any]]) -> None:
+    """Raise a UserError if an input or a weight has no values to compute with."""
+    for name, tensor in (*iter_named_tensors(call[0]), *iter_named_tensors(call[1])):
+        if tensor.is_nested:
+            raise UserError(
+                f"input {name}: expected a tensor with a shape, got a nested tensor; pass padded "
+                "examples and their mask"
+            )
+        if tensor.device.type == "meta":
+            raise UserError(
+                f"input {name}: expected a tensor with values, got one on the meta device; create "
+                "it on the device of the model"
+            )
+        if not tensor.numel():
+            raise UserError(
+                f"input {name}: expected at least one example of one token, got the empty shape "
+                f"{tuple(tensor.shape)}"
+            )
+    empty = [name for name, weight in model.named_parameters() if weight.device.type == "meta"]
+    if empty:
+        raise UserError(
+            f"model: expected weights with values, got {len(empty)} on the meta device, the first "
+            f"{empty[0]!r}; build the model on a real device or load its weights"
+        )
 
 
 def clone_inputs(call: tuple[tuple[Any, ...], dict[str, Any]]) -> Any:
@@ -128,7 +155,7 @@ def _run_and_trace(
         torch.manual_seed(SEED)  # rules that run the model again use the same seed
         try:
             with torch.enable_grad():
-                output = recorder.run(args, kwargs)
+                output = map_tensors(recorder.run(args, kwargs), to_plain)
         except USER_CODE_ERRORS as problem:
             problems.append(problem)
             continue

@@ -12,7 +12,7 @@ from addnorm.doctor.analysis.typical_layer import TypicalLayer
 Severity = Literal["info", "warning", "error"]
 MISWIRING_RULES = (
     "double_norm", "missing_final_norm", "doubled_final_norm", "skip_after_norm", "shared_norm",
-    "scale_on_branch", "ffn_fed_unadded", "wrong_axis",
+    "scale_on_branch", "ffn_fed_unadded", "wrong_axis", "missing_residual", "dropout_on_stream",
 )  # fmt: skip
 """Rules whose findings say that a model deviates from its closest arrangement."""
 SEVERITIES: tuple[Severity, ...] = ("info", "warning", "error")
@@ -38,7 +38,7 @@ class NormUse:
     path: str
     """Module that executes it."""
     kind: str
-    """layer, rms, l2, batch, group, instance, dyt, derf."""
+    """layer, rms, l2, l1, mean_abs, max_abs, max, batch, group, instance, dyt, derf."""
     place: str
     """entry, exit, after, inside, final or elsewhere."""
     eps: float | None
@@ -63,9 +63,11 @@ class Block:
     """Position of its norms: pre_ln, post_ln, res_post, sandwich, none, mid-norm or false_pre_ln;
     pre_post, res_post_post and sandwich_post have another norm after the sum."""
     tags: tuple[str, ...]
-    """parallel, rezero, layer-scale, scaled-shortcut, scaled-branch, gated, ..."""
+    """parallel, sub-ln, rezero, layer-scale, scaled-shortcut, scaled-branch, gated, ..."""
     stream: int
     """Number of the residual stream that it adds to."""
+    branches: tuple[str, ...] = ()
+    """Kinds of all branches that it adds; two if parallel branches are summed first."""
     norm: str | None = None
     """Kind of its norm."""
     shortcut_scale: float | None = None

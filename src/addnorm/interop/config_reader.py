@@ -6,7 +6,6 @@ Families declare fields without influence with `ignore`, and fields with a singl
 with `require`.
 """
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -224,12 +223,3 @@ def find_cycle(sizes: Sequence[int | None]) -> int | tuple[int | None, ...] | No
         if list(sizes) == repeated:
             return sizes[0] if length == 1 else tuple(sizes[:length])
     return None
-
-
-def to_embed_scale(value: float, dim: int) -> float | str:
-    """Return the `embed_scale` of a config for a factor on the embeddings.
-
-    >>> to_embed_scale(8.0, 64), to_embed_scale(2.0, 64)
-    ('sqrt_dim', 2.0)
-    """
-    return "sqrt_dim" if value == math.sqrt(dim) else float(value)

@@ -1,13 +1,12 @@
 """Verification of a converted model: its outputs on a small input must match the original's."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from addnorm.core.errors import UserError
+from addnorm.measure.isolation import eval_mode
 from addnorm.models import Config
 
 TOLERANCE = {torch.float64: 1e-3, torch.float32: 1e-3}
@@ -29,7 +28,7 @@ def verify_copy(theirs: Any, ours: Any) -> None:
     weight = next(iter(theirs.parameters()))
     inputs = _make_inputs(ours.config, weight)
     class_name = type(theirs).__name__
-    with _eval_mode(theirs), _eval_mode(ours):
+    with eval_mode(theirs), eval_mode(ours):
         try:
             expected = theirs(**inputs)
         except Exception as error:
@@ -58,15 +57,3 @@ def _make_inputs(config: Config, weight: Tensor) -> dict[str, Tensor]:
     ids = (torch.arange(8, device=weight.device).view(2, 4) * 7 + 5) % (config.vocab or 1)
     pair = {"decoder_input_ids": ids[:, :3]} if config.kind == "seq2seq" else {}
     return {"input_ids": ids, "attention_mask": torch.ones_like(ids), **pair}
-
-
-@contextmanager
-def _eval_mode(model: nn.Module) -> Iterator[None]:
-    """Put a model in evaluation mode inside the block; restore the mode of every module on exit."""
-    modes = [(module, module.training) for module in model.modules()]
-    model.eval()
-    try:
-        yield
-    finally:
-        for module, training in modes:
-            module.training = training

@@ -81,7 +81,7 @@ def get_availability() -> Availability:
     return _State.availability
 
 
-def levels() -> tuple[str, ...]:
+def list_levels() -> tuple[str, ...]:
     """Return the levels that this build and CPU support, best last; none without the library."""
     library = _load()
     if isinstance(library, str):
@@ -196,7 +196,7 @@ def _select_level(requested: str) -> None:
             unknown_name_message("level of ADDNORM_NATIVE", requested, ("off", *LEVELS))
         )
     library = _load()
-    supported = levels()
+    supported = list_levels()
     if requested == "off":
         level, reason = None, "switched off by ADDNORM_NATIVE=off: kernels run in plain torch"
     elif isinstance(library, str):

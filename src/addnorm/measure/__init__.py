@@ -1,22 +1,23 @@
 """Measurements of models: site metrics, gradients, updates, loss spikes, non-finite values.
 
-A site metric is a function of `SiteActivations` in a module of its own, registered in
-`SITE_METRICS` (probe.py). `forward_rows` computes all of them for one forward pass, `Monitor`
-during training, together with gradient norms and update ratios.
+A site metric is a function of `SiteActivations` in a file of `metrics/`. `forward_rows` computes
+all of them for one forward pass, `Monitor` during training, together with gradient norms and update
+ratios.
 """
 
 from addnorm.measure.attention import attention_maps
-from addnorm.measure.attention_entropy import attention_entropy
 from addnorm.measure.gradient_norm import squared_gradient_norms
-from addnorm.measure.max_logit import max_logit
+from addnorm.measure.metrics import SITE_METRICS
+from addnorm.measure.metrics.attention_entropy import attention_entropy
+from addnorm.measure.metrics.max_logit import max_logit
+from addnorm.measure.metrics.residual_dependency import residual_dependency
+from addnorm.measure.metrics.site_activations import SiteActivations
+from addnorm.measure.metrics.stream_variance import stream_variance
 from addnorm.measure.monitor import Monitor
 from addnorm.measure.nonfinite import Nonfinite, first_nonfinite
-from addnorm.measure.probe import SITE_METRICS, forward_rows
-from addnorm.measure.residual_dependency import residual_dependency
-from addnorm.measure.site_activations import SiteActivations
+from addnorm.measure.probe import forward_rows
 from addnorm.measure.sites import find_stacks, site_parameters
 from addnorm.measure.spikes import SpikeDetector
-from addnorm.measure.stream_variance import stream_variance
 from addnorm.measure.update_ratio import squared_update_norms
 
 __all__ = [

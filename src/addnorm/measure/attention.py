@@ -5,8 +5,8 @@ from typing import Any
 from torch import Tensor, nn
 
 from addnorm.core.plan import Site
+from addnorm.measure.metrics.site_activations import SiteActivations
 from addnorm.measure.probe import visit_sites
-from addnorm.measure.site_activations import SiteActivations
 from addnorm.measure.sites import find_stacks, unwrap_model
 
 

@@ -9,24 +9,31 @@ from torch import nn
 
 
 @contextmanager
+def eval_mode(model: nn.Module) -> Iterator[None]:
+    """Put a model in evaluation mode inside the block; restore the mode of every module on exit."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, training in modes:
+            module.training = training
+
+
+@contextmanager
 def evaluation_mode(model: nn.Module) -> Iterator[None]:
     """Set evaluation mode without gradients inside the block; restore everything on exit.
 
     Restored are the training flags of all modules and the random generators. Compiled parts run
     eagerly, and FSDP modules free what they gathered.
     """
-    flags = {module: module.training for module in model.modules()}
     with ExitStack() as stack:
         stack.enter_context(torch.no_grad())
         stack.enter_context(preserve_rng(model))
         stack.enter_context(compile_disabled())
-        try:
-            model.eval()
-            yield
-        finally:
-            for module, training in flags.items():
-                module.training = training
-            _reshard(model)
+        stack.callback(_reshard, model)
+        stack.enter_context(eval_mode(model))
+        yield
 
 
 @contextmanager

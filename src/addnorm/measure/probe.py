@@ -2,7 +2,7 @@
 
 `visit_sites` runs a model in evaluation mode. At every site it collects what passes the taps and
 calls a function with the `SiteActivations`; these are released before the next site. The metrics
-of `SITE_METRICS` are such functions:
+of `metrics/` are such functions:
 
     forward_rows(model, ids) -> [{"name": "stream_variance", "value": 1.0, "stack": "decoder",
                                   "site": 0, "layer": 0, "kind": "self"}, ...]
@@ -17,27 +17,15 @@ from torch import Tensor, nn
 
 from addnorm.core.plan import Site
 from addnorm.core.rows import Row
-from addnorm.measure.attention_entropy import attention_entropy
 from addnorm.measure.isolation import evaluation_mode
-from addnorm.measure.max_logit import max_logit
-from addnorm.measure.residual_dependency import residual_dependency
-from addnorm.measure.site_activations import SiteActivations
+from addnorm.measure.metrics import SITE_METRICS
+from addnorm.measure.metrics.site_activations import SiteActivations
 from addnorm.measure.sites import find_stacks, site_fields, unwrap_model
-from addnorm.measure.stream_variance import stream_variance
 from addnorm.stacks.stack import Stack
 from addnorm.sublayers.multihead import MultiHeadAttention
 
-SiteMetric = Callable[[SiteActivations], Tensor | None]
 SiteVisitor = Callable[[str, Site, SiteActivations], None]
 Scalars = list[tuple[dict[str, Any], Tensor]]
-
-SITE_METRICS: dict[str, SiteMetric] = {
-    "stream_variance": stream_variance,
-    "dependency": residual_dependency,
-    "attention_entropy": attention_entropy,
-    "max_logit": max_logit,
-}
-"""Metrics computed at every site of a forward pass, by the name of their rows."""
 
 
 def forward_rows(model: nn.Module, *args: Any, **kwargs: Any) -> list[Row]:

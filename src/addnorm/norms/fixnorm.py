@@ -29,7 +29,7 @@ class FixNorm(Norm):
 
     y = length * x / max(|x|, 1e-12)
 
-    x, y: (..., dim), rows of an embedding table, normalized anew at every forward
+    x, y: (..., dim), rows of an embedding table, normalized again at every forward
     length: scalar, fixed
 
     Nguyen and Chiang 2018, as used by Nguyen and Salazar 2019, arXiv 1910.05895. The

@@ -11,7 +11,7 @@ from addnorm.claims import RULE, Check, Claim, Result, read_results, registry
 from addnorm.claims.checks import ANSWERS, NOT_JUDGED
 from addnorm.core.cards import Card
 from addnorm.core.errors import UserError
-from addnorm.report.charts.claims import claim_chart
+from addnorm.report.charts.claims import plot_claim
 from addnorm.report.html.page import (
     CollapsibleText,
     Facts,
@@ -132,7 +132,7 @@ def _summary(claim_results: Mapping[str, Result]) -> Table:
 
 def _section(claim: Claim, result: Result) -> Section:
     card = registry.card(result.claim)
-    chart = claim_chart(claim.chart, claim.chart_rows(result.rows), _capitalize(claim.chart.y))
+    chart = plot_claim(claim.chart, claim.chart_rows(result.rows), _capitalize(claim.chart.y))
     departures = [Note(f"Departure from the paper: {text}") for text in card.departures]
     return Section(
         card.title,

@@ -129,8 +129,8 @@ def _blocks(report: Report) -> Table:
     head = ("block", "add", "branch", "kind", "wiring", "tags", *metrics)
     rows = [
         (
-            str(b.index), b.path or NO_PATH, b.branch or NO_PATH, b.kind, b.wiring,
-            " ".join(b.tags),
+            str(b.index), b.path or NO_PATH, b.branch or NO_PATH, " + ".join(b.branches),
+            b.wiring, " ".join(b.tags),
             *(format_number(b.measurements.get(name), digits=DIGITS) for name in METRIC_COLUMNS),
         )
         for b in report.blocks

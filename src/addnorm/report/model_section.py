@@ -30,7 +30,7 @@ def find_wiring(config: Mapping[str, Any], arrangement: Mapping[str, Any]) -> st
     return str(config.get("wiring") or _find_key(arrangement, "wiring") or "")
 
 
-def model_section(config: Mapping[str, Any], arrangement: Mapping[str, Any]) -> Section:
+def build_model_section(config: Mapping[str, Any], arrangement: Mapping[str, Any]) -> Section:
     """Return the section on model, training and data.
 
     Args:

@@ -26,12 +26,26 @@ from addnorm.report.html.page import (
     render_page,
     write_page,
 )
-from addnorm.report.model_section import find_wiring, model_section
+from addnorm.report.model_section import build_model_section, find_wiring
 from addnorm.report.run_history import EVENT_LABELS, Event, History
 from addnorm.tasks import registry as tasks
 
 PAGE_FILE = "report.html"
 MAX_EVENT_ROWS = 200
+
+
+@dataclass(frozen=True)
+class SiteChart:
+    """A way to draw the sites of a metric."""
+
+    title: str
+    """What follows the metric in the title of the chart."""
+    plot: Callable[..., Chart | Note]
+
+
+BY_SITE_AND_STEP = SiteChart("by site and step", plot_heatmap)
+OVER_DEPTH = SiteChart("over depth", plot_over_depth)
+OVER_STEPS = SiteChart("over steps", plot_over_steps)
 
 
 @dataclass(frozen=True)
@@ -42,46 +56,53 @@ class Metric:
     """Name of the rows."""
     title: str
     axis_title: str
-    site_charts: tuple[Callable[..., Chart | Note], ...]
+    site_charts: tuple[SiteChart, ...]
 
 
-METRIC_SECTIONS: dict[str, list[Metric]] = {
-    "Gradients": [Metric("gradient_norm", "Gradient norm", "gradient norm", (plot_heatmap,))],
-    "Residual stream": [
-        Metric(
-            "stream_variance", "Stream variance", "variance", (plot_over_depth, plot_over_steps)
+@dataclass(frozen=True)
+class MetricSection:
+    """A section of the page: related metrics and how to read their charts."""
+
+    title: str
+    note: str
+    metrics: tuple[Metric, ...]
+
+
+METRIC_SECTIONS = (
+    MetricSection(
+        "Gradients",
+        "Norm of the loss gradient with respect to the parameters. A color that changes steadily "
+        "from one end of the stack to the other shows vanishing or exploding gradients.",
+        (Metric("gradient_norm", "Gradient norm", "gradient norm", (BY_SITE_AND_STEP,)),),
+    ),
+    MetricSection(
+        "Residual stream",
+        "Stream variance shows whether the stream grows with depth. Residual dependency is the "
+        "fraction of a site's output variance that comes from its branch rather than from the "
+        "skip.",
+        (
+            Metric("stream_variance", "Stream variance", "variance", (OVER_DEPTH, OVER_STEPS)),
+            Metric(
+                "dependency", "Residual dependency", "Var[f] / Var[x + f]", (OVER_DEPTH, OVER_STEPS)
+            ),
         ),
-        Metric(
-            "dependency",
-            "Residual dependency",
-            "Var[f] / Var[x + f]",
-            (plot_over_depth, plot_over_steps),
+    ),
+    MetricSection(
+        "Updates",
+        "Norm of one optimizer update relative to the norm of the weights that it changes.",
+        (Metric("update_ratio", "Update to weight ratio", "|update| / |weight|", (OVER_STEPS,)),),
+    ),
+    MetricSection(
+        "Attention",
+        "An entropy near zero means that attention selects a single token. Growing logits often "
+        "precede a divergence.",
+        (
+            Metric("attention_entropy", "Attention entropy", "entropy (nats)", (OVER_STEPS,)),
+            Metric("max_logit", "Largest attention logit", "logit", (OVER_STEPS,)),
         ),
-    ],
-    "Updates": [
-        Metric("update_ratio", "Update to weight ratio", "|update| / |weight|", (plot_over_steps,))
-    ],
-    "Attention": [
-        Metric("attention_entropy", "Attention entropy", "entropy (nats)", (plot_over_steps,)),
-        Metric("max_logit", "Largest attention logit", "logit", (plot_over_steps,)),
-    ],
-}
-"""Metrics by section of the page; a metric that is not listed goes to "Other metrics"."""
-CHART_TITLES = {
-    plot_heatmap: "by site and step",
-    plot_over_depth: "over depth",
-    plot_over_steps: "over steps",
-}
-SECTION_NOTES = {
-    "Gradients": "Norm of the loss gradient with respect to the parameters. A color that changes "
-    "steadily from one end of the stack to the other shows vanishing or exploding gradients.",
-    "Residual stream": "Stream variance shows whether the stream grows with depth. Residual "
-    "dependency is the fraction of a site's output variance that comes from its branch rather "
-    "than from the skip.",
-    "Updates": "Norm of one optimizer update relative to the norm of the weights that it changes.",
-    "Attention": "An entropy near zero means that attention selects a single token. Growing "
-    "logits often precede a divergence.",
-}
+    ),
+)
+"""Sections in the order of the page; a metric that is not listed goes to "Other metrics"."""
 
 
 def write_training_report(folder: Path) -> Path:
@@ -115,13 +136,10 @@ def render_run_page(
         key_numbers=_key_numbers(history, events),
         warnings=list(_warnings(config, history, events)),
         sections=[
-            model_section(config, arrangement),
+            build_model_section(config, arrangement),
             _loss_section(config, history, events),
             _speed_section(history),
-            *(
-                _metric_section(title, metrics, history, events)
-                for title, metrics in METRIC_SECTIONS.items()
-            ),
+            *(_metric_section(section, history, events) for section in METRIC_SECTIONS),
             *_other_sections(history),
             _source_section(config, arrangement, history),
         ],
@@ -237,12 +255,10 @@ def _speed_section(history: History) -> Section:
     )
 
 
-def _metric_section(
-    title: str, metrics: Sequence[Metric], history: History, events: Sequence[Event]
-) -> Section:
+def _metric_section(section: MetricSection, history: History, events: Sequence[Event]) -> Section:
     """Return the charts of metrics, first of the whole model, then of its sites."""
     parts: list[Part] = []
-    for metric in metrics:
+    for metric in section.metrics:
         points, stacks = history.points(metric.name), history.stacks(metric.name)
         if points:
             chart_title = f"{metric.title}, whole model"
@@ -256,22 +272,22 @@ def _metric_section(
                     wide=True,
                 )
             )
-        for plot in metric.site_charts:
+        for chart in metric.site_charts:
             for stack, rows in stacks.items():
                 suffix = f", {stack}" if stack else ""
-                chart_title = f"{metric.title} {CHART_TITLES[plot]}{suffix}"
-                parts.append(plot(rows, title=chart_title, y=metric.axis_title))
+                chart_title = f"{metric.title} {chart.title}{suffix}"
+                parts.append(chart.plot(rows, title=chart_title, y=metric.axis_title))
         if not points and not stacks:
             parts.append(Note(f"{metric.title}{NOT_MEASURED}"))
     parts = _merge_missing_notes(parts)
     has_charts = any(isinstance(part, Chart) for part in parts)
-    return Section(title, parts, SECTION_NOTES[title] if has_charts else "")
+    return Section(section.title, parts, section.note if has_charts else "")
 
 
 def _other_sections(history: History) -> list[Section]:
     """Return a section with a chart for each metric that `METRIC_SECTIONS` does not list."""
     known = {"loss", "perplexity", "accuracy", "lr", "tokens_per_second", "ended", *EVENT_LABELS}
-    known |= {metric.name for metrics in METRIC_SECTIONS.values() for metric in metrics}
+    known |= {metric.name for section in METRIC_SECTIONS for metric in section.metrics}
     parts: list[Part] = []
     for name, split, is_per_site in history.names():
         if name in known:

@@ -148,12 +148,12 @@ class ArmStyle:
         return f'<span class="arm">{self.swatch}{escape(self.name)}</span>'
 
 
-def arm_styles(names: Sequence[str]) -> dict[str, ArmStyle]:
+def make_arm_styles(names: Sequence[str]) -> dict[str, ArmStyle]:
     """Return the style of each arm, by name."""
     return {name: ArmStyle(name, index) for index, name in enumerate(names)}
 
 
-def page_colors(theme: str) -> dict[str, str]:
+def get_page_colors(theme: str) -> dict[str, str]:
     """Return every color of a page by the name of its CSS variable."""
     base = THEMES[theme]
     colors = {
@@ -169,7 +169,7 @@ def page_colors(theme: str) -> dict[str, str]:
 def build_css_variables() -> str:
     """Return the CSS of both themes; dark applies to screens only, so that prints stay white."""
     light, dark = (
-        " ".join(f"--{name}: {color};" for name, color in page_colors(theme).items())
+        " ".join(f"--{name}: {color};" for name, color in get_page_colors(theme).items())
         for theme in ("light", "dark")
     )
     return (

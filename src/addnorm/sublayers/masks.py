@@ -57,11 +57,6 @@ def window_mask(
     return (queries[:, None] - keys).abs() < size
 
 
-def full_mask(length: int, *, device: torch.device | None = None) -> Tensor:
-    """Return the mask (length, length) in which every token sees every token."""
-    return torch.ones(length, length, dtype=torch.bool, device=device)
-
-
 def prefix_mask(lengths: Tensor, length: int | None = None) -> Tensor:
     """Return the mask (B, length, length) of prefix language models.
 

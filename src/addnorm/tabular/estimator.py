@@ -51,11 +51,11 @@ from addnorm.tabular.inspection.explanations import Explanation, column_effects
 from addnorm.tabular.inspection.importance import compute_importances
 from addnorm.tabular.io.store import load_estimator, module_bytes, module_from_bytes, save_estimator
 from addnorm.tabular.params import (
-    model_config,
+    make_model_config,
+    make_training_config,
     resolve_device,
     resolve_seed,
     resolve_threads,
-    training_config,
 )
 from addnorm.tabular.training.contexts import rollback_on_error, torch_context
 from addnorm.tabular.training.loop import (
@@ -99,7 +99,7 @@ class TabularTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
             self, inputs, y, encoder=encoder, target=self.target_ if warm else None, seed=seed
         )
         target, train, valid = data.target, data.train, data.valid
-        config = model_config(self, data.encoder, target.outputs)
+        config = make_model_config(self, data.encoder, target.outputs)
         device = resolve_device(self)
         with (
             torch_context(
@@ -118,7 +118,9 @@ class TabularTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
                 train.to(device),
                 None if valid is None else valid.to(device),
                 target=target,
-                config=training_config(self, len(train.weights), wiring=config.wiring, seed=seed),
+                config=make_training_config(
+                    self, len(train.weights), wiring=config.wiring, seed=seed
+                ),
                 reference=data.reference.to(device),
                 callback=callback,
             )
@@ -233,8 +235,8 @@ class TabularTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         sample = WeightedBatch(
             encoder.to_table_batch(*encoder.raw_features(columns)), weights, weights
         )
-        device, config = resolve_device(self), model_config(self, encoder, 1)
-        training = training_config(
+        device, config = resolve_device(self), make_model_config(self, encoder, 1)
+        training = make_training_config(
             self, len(weights), wiring=config.wiring, seed=seed, epochs=epochs
         )
         with (

@@ -29,21 +29,21 @@ CONFIG_PARAMS = (
 """Parameters that are fields of `TableConfig`; None selects the model's own default."""
 
 
-def auto_batch_size(rows: int) -> int:
+def choose_batch_size(rows: int) -> int:
     """Return the batch size for about 30 batches per epoch, between 32 and 256 rows.
 
-    >>> auto_batch_size(100), auto_batch_size(4000), auto_batch_size(50_000)
+    >>> choose_batch_size(100), choose_batch_size(4000), choose_batch_size(50_000)
     (32, 128, 256)
     """
     return min(256, max(32, 2 ** round(math.log2(max(1, rows) / 30))))
 
 
-def num_epochs(rows: int, batch: int, *, max_epochs: int) -> int:
+def choose_num_epochs(rows: int, batch: int, *, max_epochs: int) -> int:
     """Return the number of epochs for about 2000 steps, between 12 and `max_epochs`.
 
-    >>> num_epochs(700, 32, max_epochs=20), num_epochs(1_000_000, 256, max_epochs=20)
+    >>> choose_num_epochs(700, 32, max_epochs=20), choose_num_epochs(1_000_000, 256, max_epochs=20)
     (20, 12)
-    >>> num_epochs(15_000, 256, max_epochs=35)
+    >>> choose_num_epochs(15_000, 256, max_epochs=35)
     34
     """
     return min(max_epochs, max(12, round(2000 / math.ceil(rows / batch))))
@@ -79,7 +79,7 @@ def resolve_device(estimator: Any) -> torch.device:
     return pick_device(estimator.device)
 
 
-def model_config(estimator: Any, encoder: TableEncoder, outputs: int) -> TableConfig:
+def make_model_config(estimator: Any, encoder: TableEncoder, outputs: int) -> TableConfig:
     """Return the model config for an estimator's parameters and the layout of its table.
 
     Explicit parameters override the model's defaults, which override `_default_dropout`.
@@ -126,7 +126,7 @@ def holdout_fractions(estimator: Any, y: np.ndarray, rows: UniqueRows) -> np.nda
     return fractions
 
 
-def training_config(
+def make_training_config(
     estimator: Any, rows: int, *, wiring: str, seed: int, epochs: int | None = None
 ) -> TrainingConfig:
     """Return the training settings of one fit.
@@ -140,13 +140,13 @@ def training_config(
     """
     size = estimator.batch_size
     if size == "auto":
-        size = auto_batch_size(rows)
+        size = choose_batch_size(rows)
     else:
         size = _check_count("batch_size: expected 'auto' or", size)
     if epochs is not None:
         epochs = _check_count("epochs: expected None or", epochs)
     elif estimator.max_epochs == "auto":
-        epochs = num_epochs(rows, size, max_epochs=estimator._max_auto_epochs)
+        epochs = choose_num_epochs(rows, size, max_epochs=estimator._max_auto_epochs)
     else:
         epochs = _check_count("max_epochs: expected 'auto' or", estimator.max_epochs)
     patience = _check_count("patience: expected", estimator.patience)

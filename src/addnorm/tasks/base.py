@@ -40,6 +40,19 @@ ProgressCallback = Callable[[int, int], object]
 """Called with the number of records just finished and the total."""
 
 
+class Score(NamedTuple):
+    """A metric of a task as tables and pages show it."""
+
+    name: str
+    """Key in the result of `evaluate` and in `result.json`."""
+    label: str
+    """Display name."""
+    note: str
+    """What it measures and which direction is better, in a sentence."""
+    digits: int = 3
+    """Digits after the decimal point."""
+
+
 class Example(NamedTuple):
     """A held-out record as a comparison shows it; `target` is empty where any output is fine."""
 
@@ -126,8 +139,8 @@ class TextTask(RowFormat):
     label_smoothing: ClassVar[float] = 0.0
     """Default of the recipe key."""
 
-    primary_score: ClassVar[str]
-    """Key of `evaluate`'s result that a comparison shows first."""
+    primary_score: ClassVar[Score]
+    """Metric of `evaluate`'s result that a comparison shows first."""
     baseline_description: ClassVar[str] = (
         "a model that knows how often each token occurs and nothing else"
     )

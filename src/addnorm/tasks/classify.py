@@ -23,6 +23,7 @@ from addnorm.tasks.base import (
     LossMeans,
     ProgressCallback,
     RunProtocol,
+    Score,
     Splits,
     TextTask,
     make_token_mask,
@@ -55,7 +56,11 @@ class Classify(TextTask):
     demo_source = "docstrings of the running Python's standard library, labelled by package"
     model_kind, attention_stacks = "classifier", ("encoder",)
     counts_inputs = True
-    primary_score = "accuracy"
+    primary_score = Score(
+        "accuracy",
+        "accuracy",
+        "Accuracy is the fraction of correct labels; higher is better.",
+    )
     baseline_description = "a model that knows how often each label occurs and nothing else"
 
     def make_records(self, seed: int, languages: Sequence[str]) -> tuple[Splits, dict[str, Any]]:

@@ -15,7 +15,15 @@ from addnorm.data.tokenizer import START
 from addnorm.decode.batching import decode
 from addnorm.decode.options import DecodingOptions
 from addnorm.decode.stepper import Sentence, max_positions
-from addnorm.tasks.base import Example, ProgressCallback, RunProtocol, Splits, TextTask, register
+from addnorm.tasks.base import (
+    Example,
+    ProgressCallback,
+    RunProtocol,
+    Score,
+    Splits,
+    TextTask,
+    register,
+)
 from addnorm.tasks.evaluation import make_split_batches, measure_loss, safe_exp, token_metrics
 from addnorm.tasks.lines import (
     LINES_PER_CHUNK,
@@ -51,7 +59,9 @@ class LanguageModeling(TextTask):
     columns, compatible_corpora = ("text",), ("mlm",)
     demo_source = "documentation topics of the running Python (pydoc_data.topics)"
     model_kind, attention_stacks = "lm", ("decoder",)
-    primary_score = "bits_per_character"
+    primary_score = Score(
+        "bits_per_character", "bits per character", "Bits per character: lower is better."
+    )
 
     def make_records(self, seed: int, languages: Sequence[str]) -> tuple[Splits, dict[str, Any]]:
         return demo.make(seed)

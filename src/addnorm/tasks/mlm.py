@@ -30,6 +30,7 @@ from addnorm.tasks.base import (
     LossMeans,
     ProgressCallback,
     RunProtocol,
+    Score,
     register,
 )
 from addnorm.tasks.evaluation import make_split_batches, measure_loss, token_metrics
@@ -70,7 +71,11 @@ class MaskedLanguageModeling(LanguageModeling):
     special_tokens = (MASK,)
     model_kind, attention_stacks = "masked_lm", ("encoder",)
     counts_inputs = True
-    primary_score = "accuracy"
+    primary_score = Score(
+        "accuracy",
+        "accuracy",
+        "Accuracy is the fraction of masked tokens that are predicted correctly; higher is better.",
+    )
 
     # NOTE[DIFF]: masks are drawn again in every epoch, as in RoBERTa; BERT stored ten maskings.
     # NOTE[DIFF]: random tokens are never special, as in fairseq; BERT draws from all tokens.

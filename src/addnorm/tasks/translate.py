@@ -22,6 +22,7 @@ from addnorm.tasks.base import (
     Masks,
     ProgressCallback,
     RunProtocol,
+    Score,
     Splits,
     TextTask,
     make_token_mask,
@@ -62,7 +63,13 @@ class Translate(TextTask):
     model_kind, is_encoder_decoder = "seq2seq", True
     attention_stacks = ("encoder", "decoder", "cross")
     label_smoothing = 0.1
-    primary_score = "chrf"  # BLEU is 0 on phrases of a few words
+    primary_score = Score(  # BLEU is 0 on phrases of a few words
+        "chrf",
+        "chrF",
+        "chrF, from 0 to 100, is the overlap of character n-grams with the expected text; "
+        "higher is better.",
+        digits=1,
+    )
     evaluation_options = DecodingOptions(beam=5)
     comparison_options = DecodingOptions()  # greedy, because every cell decodes
 

@@ -92,7 +92,7 @@ class Recipe(BaseModel):
     clip: PositiveFloat | None = 1.0
     """Upper bound of the gradient norm."""
     label_smoothing: Fraction | None = None
-    """Probability mass spread over all tokens; default: 0.1 for translate, 0 otherwise."""
+    """Probability mass spread over all tokens; default: that of the task."""
     ema: Fraction = 0.0
     """Decay of a moving average of the weights, which is then evaluated; 0 disables it."""
 
@@ -240,7 +240,7 @@ class Recipe(BaseModel):
 _RECIPE_FIELDS = [name for name in Recipe.model_fields if name not in ("model", "task_options")]
 
 
-def recipe_keys(task: str | None = None) -> list[tuple[str, str, str]]:
+def list_recipe_keys(task: str | None = None) -> list[tuple[str, str, str]]:
     """Return (key, default, description) of every recipe key: training, task, model.
 
     Args:

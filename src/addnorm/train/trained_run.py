@@ -26,7 +26,7 @@ class TrainedRun:
     """Model with the weights of a checkpoint; with their moving average if the recipe has `ema`."""
     tokenizer: Tokenizer
     labels: tuple[str, ...]
-    """Class names in the order of the logits; empty unless the task is `classify`."""
+    """Class names in the order of the logits; empty if the task has no labels."""
     step: int
     """The step of the checkpoint."""
     device: torch.device

@@ -41,7 +41,7 @@ class AttnRes(Wiring):
         the embedding, the sums of finished blocks, and the running sum of the block at hand
     w: (dim) per site but the first, and one at the end, starts at 0: all sources count alike
     g: (dim) with each w, starts at 1
-    block: constant, layers in a block; by default so many that there are about eight blocks
+    block: constant, layers in a block; the default gives about eight blocks
     N: one norm per site, and N_final
 
     Kimi Team 2026, section 3; control flow of the released model. Keys are normalized, values are

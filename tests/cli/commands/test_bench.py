@@ -14,7 +14,7 @@ from addnorm.core.errors import UserError
 def quick(monkeypatch):
     """Replace the doctor benchmarks by a fast one and one whose peer is missing."""
 
-    def benches():
+    def make_benchmarks():
         yield Benchmark(
             "quick",
             lambda: {"addnorm": lambda: None, "slow": lambda: sum(range(20000))},
@@ -26,7 +26,7 @@ def quick(monkeypatch):
 
         yield Benchmark("absent", absent, {})
 
-    monkeypatch.setattr(doctors, "benches", benches)
+    monkeypatch.setattr(doctors, "make_benchmarks", make_benchmarks)
 
 
 def test_table_has_goals_and_limits(quick, capsys):

@@ -23,7 +23,7 @@ def pair_options(tmp_path):
     """Write two parallel files of 100 lines and return the options that name them."""
     for name, word in (("train.en", "word"), ("train.de", "Wort")):
         (tmp_path / name).write_text("".join(f"{word} {n}\n" for n in range(100)))
-    return ("--src", "train.en", "--tgt", "train.de")
+    return ("--source", "train.en", "--target", "train.de")
 
 
 def records(folder, split="train"):
@@ -37,7 +37,17 @@ def check_counts(report):
 
 
 def test_pairs_of_files_are_split_and_reported(data, pair_options):
-    result = data("files", *pair_options, "--from", "en", "--to", "de", "-o", "corpus", "--json")
+    result = data(
+        "files",
+        *pair_options,
+        "--source-lang",
+        "en",
+        "--target-lang",
+        "de",
+        "-o",
+        "corpus",
+        "--json",
+    )
     assert result.code == 0
     report = check_counts(json.loads(result.out))
     assert report["counts"] == {"train": 90, "valid": 5, "test": 5}
@@ -64,7 +74,7 @@ def test_given_splits_and_compressed_files(data, pair_options, tmp_path):
     (tmp_path / "test.de").write_bytes(b"Wort\nleer\nletztes\n")
     result = data(
         *("files", *pair_options, "--valid", "0.1"),
-        *("--test-src", "test.en", "--test-tgt", "test.de"),
+        *("--test-source", "test.en", "--test-target", "test.de"),
         *("-o", "corpus", "--json"),
     )
     report = check_counts(json.loads(result.out))
@@ -114,13 +124,15 @@ def test_demo_corpora(data, monkeypatch, task):
         return {split: [record] * seed for split in ("train", "valid", "test")}, facts
 
     monkeypatch.setattr("addnorm.tasks.TextTask.make_demo", make_demo)
-    result = data("demo", "--task", task, "--to", "fr", "--seed", 3, "-o", "corpus", "--json")
+    result = data(
+        "demo", "--task", task, "--target-lang", "fr", "--seed", 3, "-o", "corpus", "--json"
+    )
     assert check_counts(json.loads(result.out))["counts"] == {"train": 3, "valid": 3, "test": 3}
     assert records("corpus") == [record] * 3
     assert Corpus.open("corpus", task).about["languages"] == ["en", "fr"]
 
 
-FILES = ("files", "--src", "train.en", "--tgt", "train.de", "-o", "corpus")
+FILES = ("files", "--source", "train.en", "--target", "train.de", "-o", "corpus")
 
 
 @pytest.mark.parametrize(
@@ -128,14 +140,14 @@ FILES = ("files", "--src", "train.en", "--tgt", "train.de", "-o", "corpus")
     [
         (
             ("files", "-o", "corpus"),
-            "expected --src and --tgt for translation, or --text for a language model, got none",
+            "--target for translation, or --text for a language model, got none",
         ),
         (
-            ("files", "--src", "train", "--tgt", "train.de", "-o", "c"),
+            ("files", "--source", "train", "--target", "train.de", "-o", "c"),
             "train: expected a file, plain, .gz or .xz, got no such file; did you mean train.",
         ),
         (
-            ("files", "--src", "train.en", "--tgt", "no/x", "-o", "c"),
+            ("files", "--source", "train.en", "--target", "no/x", "-o", "c"),
             "no/x: expected a file, plain, .gz or .xz, got no such file; the folder no does",
         ),
         (
@@ -147,7 +159,7 @@ FILES = ("files", "--src", "train.en", "--tgt", "train.de", "-o", "corpus")
             "nothing: expected a file, plain, .gz or .xz, got no such file",
         ),
         (
-            ("files", "--src", ".", "--tgt", "train.de", "-o", "c"),
+            ("files", "--source", ".", "--target", "train.de", "-o", "c"),
             ".: expected a file, plain, .gz or .xz, got a folder; name a file in it",
         ),
         (
@@ -173,9 +185,9 @@ FILES = ("files", "--src", "train.en", "--tgt", "train.de", "-o", "corpus")
             (*FILES, "--valid", "0.6", "--test", "0.6"),
             "--valid and --test: expected fractions with a sum below 1, got 0.6 and 0.6; try",
         ),
-        ((*FILES, "--paragraphs"), "--paragraphs: expected with --text only, got it with --src"),
+        ((*FILES, "--paragraphs"), "--paragraphs: expected with --text only, got it with --source"),
         (
-            ("files", "--src", "short", "--tgt", "train.de", "-o", "c"),
+            ("files", "--source", "short", "--target", "train.de", "-o", "c"),
             "got short with 1 and train.de with 100",
         ),
         (
@@ -189,17 +201,20 @@ FILES = ("files", "--src", "train.en", "--tgt", "train.de", "-o", "corpus")
         ),
         ((*FILES, "--valid", "lots"), "--valid: expected a number of records such as 500"),
         ((*FILES, "--valid", "99", "--test", "9"), "expected fewer than 100 records, got 108"),
-        ((*FILES, "--errors", "ignore"), "unknown --errors 'ignore'; Known: drop, replace, ref"),
+        (
+            (*FILES, "--errors", "ignore"),
+            "unknown --errors 'ignore'; expected one of drop, replace, str",
+        ),
         (
             (*FILES, "--text", "short"),
-            "expected --src and --tgt for translation, or --text for a language model, got both",
+            "--target for translation, or --text for a language model, got both",
         ),
         (("files", "--text", "short", "-o", "full"), "got full, which contains other files"),
         (("files", "--text", "short", "-o", "short"), "got short, which is a file"),
         (("files", "--text", "short"), "Missing option '--out'"),
         (("files", "--text", "cut.gz", "-o", "c"), "cut.gz is damaged or truncated"),
         (
-            ("files", "--text", "latin", "--errors", "refuse", "-o", "c"),
+            ("files", "--text", "latin", "--errors", "strict", "-o", "c"),
             "latin, line 1: expected UTF-8",
         ),
         (
@@ -210,7 +225,10 @@ FILES = ("files", "--src", "train.en", "--tgt", "train.de", "-o", "corpus")
             ("columns", "a.tsv", "--label", "0", "-o", "c"),
             "columns: expected text and label or text or source and target, got label",
         ),
-        (("columns", "a.tsv", "--text", "x", "-o", "c"), "unknown column 'x'; Known: one, two"),
+        (
+            ("columns", "a.tsv", "--text", "x", "-o", "c"),
+            "unknown column 'x'; expected one of one, two",
+        ),
         (
             ("columns", "full", "--text", "x", "-o", "c"),
             "full: expected a folder saved by `datasets`",
@@ -231,7 +249,7 @@ FILES = ("files", "--src", "train.en", "--tgt", "train.de", "-o", "corpus")
         ),
         (
             ("columns", "a.jsonl", "--text", "txt", "-o", "c"),
-            "a.jsonl: unknown column 'txt'; did you mean 'text'? Known: text, more\n",
+            "a.jsonl: unknown column 'txt'; did you mean 'text'? Expected one of text, more\n",
         ),
         (
             ("columns", "list.json", "--text", "x", "-o", "c"),
@@ -243,7 +261,7 @@ FILES = ("files", "--src", "train.en", "--tgt", "train.de", "-o", "corpus")
         ),
         (
             ("demo", "--task", "sing", "-o", "c"),
-            "unknown task 'sing'; Known: classify, lm, mlm, translate",
+            "unknown task 'sing'; expected one of classify, lm, mlm, translate",
         ),
         ((), "Missing command; try 'addnorm data --help'"),
         (("file",), "No such command 'file'"),
@@ -312,7 +330,14 @@ def test_memory_does_not_grow_with_file_size(tmp_path):
         out = tmp_path / str(size)
         tracemalloc.start()
         try:
-            arguments = ["--src", str(tmp_path / "a"), "--tgt", str(tmp_path / "b"), "-o", str(out)]
+            arguments = [
+                "--source",
+                str(tmp_path / "a"),
+                "--target",
+                str(tmp_path / "b"),
+                "-o",
+                str(out),
+            ]
             assert main(["data", "files", *arguments, "--valid", "500", "--test", "500"]) == 0
             peaks.append(tracemalloc.get_traced_memory()[1])
         finally:

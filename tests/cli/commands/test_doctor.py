@@ -301,7 +301,7 @@ def test_target_may_be_a_run_folder(tmp_path, capsys):
         ),
         (["user_models:healthy", "--config", "none.yaml"], "cannot read 'none.yaml'"),
         (["user_models:healthy", "--config", "list.yaml"], "expected options by name such as"),
-        (["user_models:healthy", "--config", "some.yaml"], "unknown option 'a'; Known: none"),
+        (["user_models:healthy", "--config", "some.yaml"], "unknown option 'a'; expected none"),
         (["user_models:optioned", "--config", "typo.yaml"], "option 'dept'; did you mean 'dep"),
         (["user_models:optioned", "--config", "odd.yaml"], "check the options depth"),
         (["user_models:healthy", "--lr", "0.01"], "--lr 0.01 requires --stress; add --stress or"),

@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from addnorm.cli.progress import comparison
-from addnorm.cli.progress.base import format_duration
+from addnorm.cli.progress.base import format_time_left
 from addnorm.comparison.analysis.study import Study
 from addnorm.comparison.cell_result import CellResult
 from addnorm.comparison.engines.base import Event
@@ -64,7 +64,7 @@ def test_remaining_time_counts_layers_and_steps(study, monkeypatch):
     now = [100.0]
     monkeypatch.setattr(comparison.time, "monotonic", lambda: now[0])
     reporter = start_reporter(comparison.LogLines, study)
-    assert format_duration(reporter.remaining_seconds()) == "?"
+    assert format_time_left(reporter.remaining_seconds()) == "time left unknown"
     cell = next(cell for cell in SPEC.cells() if cell.depth == 2)
     reporter.on_cell_event(Event(job(cell), "began"))
     reporter.on_cell_event(Event(job(cell), "stepped", 1, 3.0))

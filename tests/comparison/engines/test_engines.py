@@ -14,7 +14,7 @@ from safetensors import SafetensorError
 from addnorm.comparison.callbacks import ComparisonCallback
 from addnorm.comparison.cell import DiskFullError, run_cell
 from addnorm.comparison.cell_result import CellResult, sidecar_path
-from addnorm.comparison.engines import make_engine
+from addnorm.comparison.engines import ENGINES, make_engine
 from addnorm.comparison.engines.local import LocalEngine
 from addnorm.comparison.halving import stop_worse_half
 from addnorm.comparison.job import Job
@@ -369,16 +369,25 @@ def test_cell_with_moved_data_starts_again(tmp_path):
     assert run_cell(replace(job, recipe=recipe), lambda step, loss: None).ending == "done"
 
 
+@pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"workers": 0}, "workers: expected 1 or more, got 0"),
+        ({"workers": -1}, "workers: expected 1 or more, got -1"),
         ({"timeout": 0}, "timeout: expected more than 0 seconds, got 0"),
+        ({"timeout": math.nan}, "timeout: expected more than 0 seconds, got nan"),
     ],
 )
-def test_invalid_engine_options_are_rejected(options, message):
+def test_invalid_engine_options_are_rejected(monkeypatch, engine, options, message):
+    monkeypatch.setattr("addnorm.comparison.engines.ray._import_ray", pytest.fail)
     with pytest.raises(UserError, match=message):
-        make_engine("local", **options)
+        make_engine(engine, **options)
+
+
+def test_address_without_a_cluster_is_rejected():
+    with pytest.raises(UserError, match="address: expected with engine ray only, got 10"):
+        make_engine("local", address="10.0.0.1:6379")
 
 
 def test_unknown_engine_is_rejected():

@@ -90,7 +90,7 @@ def test_table_comparison_end_to_end(table, tmp_path):
     spec = spec_of(table, wiring="pre_ln,post_ln", seeds=1, steps=40, missing=0.5, noise="0.2,0.4")
     study = run_comparison(spec, tmp_path / "out", engine=SameProcessEngine())
     assert [each.state for each in study.cells] == ["trained", "trained"]
-    assert study.score == "accuracy" and study.shared_data.about["target"] == "y"
+    assert study.score.name == "accuracy" and study.shared_data.about["target"] == "y"
     end = study.cells[0].end
     assert list(end.scores) == [
         *("accuracy", "accuracy, missing 0.5", "accuracy, noise 0.2", "accuracy, noise 0.4"),
@@ -117,7 +117,7 @@ def test_regression_is_scored_by_r2(tmp_path):
     spec = spec_of(tmp_path / "t.csv", target="number", wiring="pre_ln", seeds=1, steps=60)
     study = run_comparison(spec, tmp_path / "out", engine=SameProcessEngine())
     (each,) = study.cells
-    assert study.score == "r2" and each.end.scores["r2"] > 0.3 and each.state == "trained"
+    assert study.score.name == "r2" and each.end.scores["r2"] > 0.3 and each.state == "trained"
     assert float(each.end.samples[0]) == pytest.approx(0, abs=10)
 
 

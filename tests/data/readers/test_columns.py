@@ -101,7 +101,7 @@ def test_unusable_rows_are_counted(tmp_path):
     assert replaced[1] == {"source": "b\ufffdd", "target": "8"}
     assert counts.notes == {"cells with invalid UTF-8, its bytes replaced": 1}
     with pytest.raises(UserError, match="line 7: expected UTF-8 in column 'a'; try --errors drop"):
-        read(path, columns={"source": "a", "target": "b"}, errors="refuse")
+        read(path, columns={"source": "a", "target": "b"}, errors="strict")
 
 
 def test_json_values_of_all_types(tmp_path):
@@ -124,7 +124,9 @@ def test_column_missing_in_all_rows_is_rejected(tmp_path):
     records, counts = read(path, columns={"text": "text"})
     assert (records, counts.dropped) == ([{"text": "x"}], {"empty": 1, "not JSON": 1})
     for name in ("txt", "txt.de"):
-        with pytest.raises(UserError, match=f"unknown column '{name}'; did .* Known: id, text$"):
+        with pytest.raises(
+            UserError, match=f"unknown column '{name}'; did .* Expected one of id, text$"
+        ):
             read(path, columns={"text": name})
     path = write_file(tmp_path, "b.jsonl", '{"text": {"de": "x"}}\n')
     assert read(path, columns={"text": "text.en"})[1].dropped == {"empty": 1}
@@ -155,8 +157,13 @@ def test_oversized_cells_are_counted(tmp_path, monkeypatch):
             {"text": "sentense"},
             "unknown column 'sentense'; did you m",
         ),
-        ("a.tsv", "x\ty\n", {"text": "2"}, "unknown column '2'; Known: 0, 1"),
-        ("a.csv", "x,y\n", {"text": "z"}, r"Known: x, y; a file without a header has columns 0, 1"),
+        ("a.tsv", "x\ty\n", {"text": "2"}, "unknown column '2'; expected one of 0, 1"),
+        (
+            "a.csv",
+            "x,y\n",
+            {"text": "z"},
+            r"expected one of x, y; a file without a header has columns 0, 1",
+        ),
         ("a.doc", "x", {"text": "x"}, "expected a name that ends in"),
         (
             "a.json",
@@ -179,7 +186,7 @@ def test_invalid_tables_are_rejected(tmp_path, name, data, columns, message):
 
 
 def test_unknown_format_is_rejected(tmp_path):
-    with pytest.raises(UserError, match="unknown format 'xls'; Known: tsv, csv, jsonl"):
+    with pytest.raises(UserError, match="unknown format 'xls'; expected one of tsv, csv, jsonl"):
         read(write_file(tmp_path, "a.tsv", "x"), format="xls")
 
 
@@ -245,7 +252,9 @@ def test_parquet_and_arrow_give_the_same_records(tmp_path):
     )
     parquet.write_table(table, tmp_path / "a.parquet")
     assert read(tmp_path / "a.parquet")[0] == EXPECTED
-    with pytest.raises(UserError, match="unknown column 'text'; Known: sentence, label, n"):
+    with pytest.raises(
+        UserError, match="unknown column 'text'; expected one of sentence, label, n"
+    ):
         read(tmp_path / "a.parquet", columns={"text": "text"})
     with pytest.raises(UserError, match="cannot be read as Parquet"):
         read(write_file(tmp_path, "b.parquet", "PAR1 and no more"))

@@ -70,11 +70,11 @@ def test_invalid_utf8_is_dropped_replaced_or_rejected(tmp_path):
     path = write_file(tmp_path, b"fine\nb\xffd\n")
     good, bad = read_lines(path)
     assert (good.is_valid, bad.is_valid, bad.number) == (True, False, 2)
-    assert decode_line(good, "refuse", path=path) == "fine"
+    assert decode_line(good, "strict", path=path) == "fine"
     assert decode_line(bad, "drop", path=path) is None
     assert decode_line(bad, "replace", path=path) == "b\ufffdd"
     with pytest.raises(UserError, match=r"line 2: expected UTF-8; try --errors drop"):
-        decode_line(bad, "refuse", path=path)
+        decode_line(bad, "strict", path=path)
 
 
 @pytest.mark.parametrize("compression", COMPRESSORS)

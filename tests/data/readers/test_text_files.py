@@ -43,7 +43,7 @@ def test_invalid_utf8_is_replaced_and_counted(tmp_path):
     assert records == [{"source": "b\ufffdd", "target": "schlecht"}]
     assert counts.notes == {"lines with invalid UTF-8, its bytes replaced": 1}
     with pytest.raises(UserError, match="line 1: expected UTF-8"):
-        read(read_aligned_lines, source, target, errors="refuse")
+        read(read_aligned_lines, source, target, errors="strict")
 
 
 def test_unequal_line_counts_are_rejected(tmp_path):
@@ -91,17 +91,22 @@ def test_paragraphs_end_at_blank_lines(tmp_path):
     ("sides", "texts", "options", "message"),
     [
         ({}, {}, {}, "or --text for a language model, got none of them"),
-        ({"train": "ab"}, {"train": "a"}, {}, "expected --src and --tgt .* got both"),
-        ({"train": "a"}, {}, {}, "--src: expected --tgt with it"),
-        ({"train": " b"}, {}, {}, "--tgt: expected --src with it"),
-        ({"train": "ab", "test": " b"}, {}, {}, "--test-tgt: expected --test-src with it"),
-        ({"valid": "ab"}, {}, {}, "expected --src and --tgt for training, got held-out files"),
+        ({"train": "ab"}, {"train": "a"}, {}, "expected --source and --target .* got both"),
+        ({"train": "a"}, {}, {}, "--source: expected --target with it"),
+        ({"train": " b"}, {}, {}, "--target: expected --source with it"),
+        ({"train": "ab", "test": " b"}, {}, {}, "--test-target: expected --test-source with it"),
+        (
+            {"valid": "ab"},
+            {},
+            {},
+            "expected --source and --target for training, got held-out files",
+        ),
         ({}, {"valid": "a"}, {}, "expected --text for training, got held-out files"),
         (
             {"train": "ab"},
             {},
             {"paragraphs": True},
-            "--paragraphs: expected with --text only, got it with --src",
+            "--paragraphs: expected with --text only, got it with --source",
         ),
     ],
 )

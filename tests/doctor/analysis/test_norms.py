@@ -196,6 +196,47 @@ def test_no_form_of_norm_causes_findings(function):
     assert addnorm.doctor(Stack(function, "pre_ln", False), vectors(), rules=rules).findings == ()
 
 
+OTHER_NORMS = {
+    "mean_abs": [
+        lambda x, g, b: x / x.abs().mean(-1, keepdim=True) * g,
+        lambda x, g, b: g * x / (x.abs().mean(dim=-1, keepdim=True) + EPS),
+        lambda x, g, b: x * (x.abs().sum(-1, keepdim=True) / x.shape[-1] + EPS).reciprocal() * g,
+    ],
+    "l1": [
+        lambda x, g, b: x / x.abs().sum(-1, keepdim=True) * g,
+        lambda x, g, b: x / x.norm(p=1, dim=-1, keepdim=True) * g,
+        lambda x, g, b: F.normalize(x, p=1, dim=-1) * g,
+        lambda x, g, b: x / torch.linalg.vector_norm(x, ord=1, dim=-1, keepdim=True) * g,
+    ],
+    "max_abs": [
+        lambda x, g, b: x / x.abs().amax(-1, keepdim=True) * g,
+        lambda x, g, b: x / x.abs().max(-1, keepdim=True).values.clamp(min=EPS) * g,
+        lambda x, g, b: x / x.norm(p=float("inf"), dim=-1, keepdim=True) * g,
+    ],
+    "max": [lambda x, g, b: x / (x.amax(-1, keepdim=True) + EPS) * g],
+    "l2": [
+        lambda x, g, b: x / x.norm(dim=-1, keepdim=True) * g,
+        lambda x, g, b: x / (x.pow(2).sum(-1, keepdim=True) + EPS).sqrt() * g,
+        lambda x, g, b: F.normalize(x, dim=-1) * g,
+    ],
+    "rms": [lambda x, g, b: x / (x.abs().pow(2).mean(-1, keepdim=True) + EPS).sqrt() * g],
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "number"),
+    [(kind, i) for kind, forms in OTHER_NORMS.items() for i in range(len(forms))],
+)
+def test_norms_of_absolute_values_have_their_own_names(kind, number):
+    torch.manual_seed(0)
+    report = addnorm.doctor(Stack(OTHER_NORMS[kind][number], "pre_ln", False), vectors(), rules=())
+    assert {(block.wiring, block.norm) for block in report.blocks} == {("pre_ln", kind)}
+    title = {"rms": "RMSNorm", "mean_abs": "mean-absolute-value norm", "l1": "L1 norm"}.get(
+        kind, ""
+    )
+    assert title in report.stacks[0]
+
+
 def test_handwritten_softmax_is_not_a_norm():
     class Net(nn.Module):
         def __init__(self):

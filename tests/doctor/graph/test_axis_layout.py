@@ -60,6 +60,11 @@ def test_multiple_of_size_means_copies():
     assert make_axis({-2}, 1) == make_axis({-2}, 0) == ()
 
 
+def test_empty_axis_can_be_resized_again():
+    empty = resize_axis(make_axis({-2}, 6), 0)  # a cache without tokens
+    assert empty == () and resize_axis(empty, 6) == make_axis((), 6)
+
+
 @pytest.mark.parametrize(
     ("op", "call", "shapes", "detail"),
     [
@@ -79,8 +84,8 @@ def test_product_equals_its_einsum(op, call, shapes, detail):
     torch.manual_seed(0)
     tensors = [torch.randn(shape, dtype=torch.float64) for shape in shapes]
     terms, out = to_einsum(op, shapes, detail=detail)
-    spelt = torch.einsum(f"{','.join(terms)}->{out}", *tensors)
-    torch.testing.assert_close(spelt, call(*tensors, **detail))
+    from_einsum = torch.einsum(f"{','.join(terms)}->{out}", *tensors)
+    torch.testing.assert_close(from_einsum, call(*tensors, **detail))
 
 
 def test_ellipsis_and_implicit_output_are_expanded():

@@ -160,3 +160,30 @@ def test_tokens_added_by_the_model_are_not_padding(ignores_mask, more):
     mask[1, 6:] = mask[2, 4:] = False
     found = rules(Classed(ignores_mask, more), (torch.randn(3, 9, DIM), mask))
     assert found == ({"padding_leak"} if ignores_mask else set())
+
+
+class EncoderDecoder(nn.Module):
+    """Encoder and causal decoder, of the same tokens or of others."""
+
+    def __init__(self, leaks=False):
+        super().__init__()
+        self.body, self.leaks = nn.Transformer(DIM, 3, 2, 2, 48, batch_first=True), leaks
+
+    def forward(self, source, target=None):
+        target = source if target is None else target
+        mask = nn.Transformer.generate_square_subsequent_mask(target.shape[1])
+        y = self.body(source, target, tgt_mask=mask)
+        return y - y.mean(1, keepdim=True) if self.leaks else y
+
+
+def test_encoder_of_the_same_tokens_is_not_a_leak():
+    report = addnorm.doctor(EncoderDecoder(), vectors(), rules=["future_leak"])
+    assert report.findings == ()
+    assert any("an encoder of the same input sees all tokens" in note for note in report.notes)
+
+
+@pytest.mark.parametrize("leaks", [False, True])
+def test_decoder_is_checked_beside_an_encoder_of_other_tokens(leaks):
+    example = (vectors(), vectors().flip(1))
+    report = addnorm.doctor(EncoderDecoder(leaks), example, rules=["future_leak"])
+    assert bool(report.findings) is leaks

@@ -139,7 +139,6 @@ HEALTHY = {
     "prefix of four": masked(prefix(4)),
     "chunks": masked(chunks()),
     "blocks apart": masked(chunks() | chunks().mT),
-    "backwards": masked(later().mT),
     "the last is hidden": masked(torch.arange(T)[None].expand(T, T) >= T - 1),
     "scattered": masked(torch.rand(T, T, generator=torch.Generator().manual_seed(3)) > 0.7),
 }
@@ -150,6 +149,10 @@ def test_other_patterns_are_not_reported(name):
     report = addnorm.doctor(model(lambda: Look(HEALTHY[name])), ids())
     assert report.findings == ()
     assert [b.kind for b in report.blocks] == ["self-attention", "feed-forward"] * 2
+
+
+def test_mask_that_hides_the_past_is_inverted():
+    assert rules(model(lambda: Look(masked(later().mT)))) == {"inverted_mask"}
 
 
 def test_windows_of_shifted_rows():

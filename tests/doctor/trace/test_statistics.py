@@ -6,7 +6,7 @@ from torch import nn
 
 import addnorm
 from addnorm.doctor.model_trace import trace_model
-from addnorm.doctor.trace.statistics import _is_causal_mask
+from addnorm.doctor.trace.statistics import _hides_later
 from tests.doctor.models.tiny import DIM, Model, PreBlock, ids, stack, vectors
 
 
@@ -144,7 +144,7 @@ def test_causal_mask_detection():
         assert not trace.recorder.stats.attentions[0].is_causal
     mask = torch.full((4, 4), -1e9).triu(1)
     mask[0] = -1e9
-    assert _is_causal_mask(mask) and not _is_causal_mask(torch.zeros(4, 4))
+    assert _hides_later(mask) and not _hides_later(torch.zeros(4, 4))
 
 
 @pytest.mark.parametrize("first", [True, False])

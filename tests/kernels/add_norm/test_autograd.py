@@ -11,7 +11,7 @@ from addnorm.kernels.add_norm import ops as module
 from addnorm.kernels.add_norm.ops import add_norm, add_norm_with_sum
 from addnorm.kernels.add_norm.reference import NormParams
 
-pytestmark = pytest.mark.skipif(not library.levels(), reason=library.get_availability().reason)
+pytestmark = pytest.mark.skipif(not library.list_levels(), reason=library.get_availability().reason)
 
 
 @pytest.fixture(autouse=True)

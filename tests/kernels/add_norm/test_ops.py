@@ -14,7 +14,7 @@ from addnorm.kernels.add_norm.ops import add_norm, add_norm_with_sum
 from addnorm.kernels.add_norm.reference import NormParams
 from addnorm.kernels.dropout_rng import dropout_factors, sample_seed
 
-LEVELS = library.levels() or [
+LEVELS = library.list_levels() or [
     pytest.param("", marks=pytest.mark.skip(library.get_availability().reason))
 ]
 BEST = LEVELS[-1:]

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from addnorm.kernels import library
 from addnorm.kernels.attention import decode
 
-LEVELS = library.levels()
+LEVELS = library.list_levels()
 pytestmark = pytest.mark.skipif(not LEVELS, reason="the native library was not built")
 
 

@@ -17,7 +17,7 @@ from tests.kernels.attention.test_varlen import (
     random_inputs,
 )
 
-LEVELS = library.levels() or [
+LEVELS = library.list_levels() or [
     pytest.param("", marks=pytest.mark.skip(library.get_availability().reason))
 ]
 

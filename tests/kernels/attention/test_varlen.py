@@ -21,7 +21,7 @@ from addnorm.kernels.attention.varlen import (
 )
 from tests.rounding import assert_bfloat16_close
 
-ALL_LEVELS = (*library.levels(), "off")
+ALL_LEVELS = (*library.list_levels(), "off")
 needs_native = pytest.mark.skipif(
     not library.get_availability(), reason=library.get_availability().reason
 )
@@ -258,7 +258,7 @@ def test_negative_zero_and_positive_scales(kernel_level):
 
 
 @pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("level", library.levels())
+@pytest.mark.parametrize("level", library.list_levels())
 def test_results_do_not_depend_on_thread_count(level, causal):
     lengths = [30, 7, 140, 1, 64]
     *inputs, upstream = random_inputs(lengths, lengths, dim=24)

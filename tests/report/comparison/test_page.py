@@ -23,9 +23,13 @@ from addnorm.report.comparison.chart_groups import (
 )
 from addnorm.report.comparison.page import render_comparison_page, write_comparison_report
 from addnorm.report.comparison.selections import build_selections, find_most_contrasting
-from addnorm.report.comparison.stability import StabilityCell, map_chart, stability_map
+from addnorm.report.comparison.stability import (
+    StabilityCell,
+    build_stability_map,
+    plot_stability_map,
+)
 from addnorm.report.html.chart_groups import filter_spec
-from addnorm.report.theme import ARM_COLORS, OUTCOME_COLORS, arm_styles, page_colors
+from addnorm.report.theme import ARM_COLORS, OUTCOME_COLORS, get_page_colors, make_arm_styles
 from tests.comparison.synthetic_study import typical_outcome, write_synthetic_study
 
 EVIL = "<script>alert('&')</script>"
@@ -105,7 +109,9 @@ def test_map_shows_outcomes_of_all_seeds(tmp_path, no_vega):
 
 def test_exported_map_places_every_segment(tmp_path):
     study = study_of(tmp_path, warmup=[0, "own"])
-    spec = map_chart(stability_map(study, arm_styles([arm.name for arm in study.spec.arms()]))).spec
+    spec = plot_stability_map(
+        build_stability_map(study, make_arm_styles([arm.name for arm in study.spec.arms()]))
+    ).spec
     segments = spec["datasets"]["values"]
     assert {(s["panel"], s["start"], s["state"]) for s in segments} == {
         ("post_ln, no warm-up", 0.0, "stuck"),
@@ -301,13 +307,13 @@ def contrast(one, other):
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_colors_have_enough_contrast(theme):
-    paper = page_colors(theme)["paper"]
+    paper = get_page_colors(theme)["paper"]
     assert min(contrast(color, paper) for color in ARM_COLORS[theme]) > 2.8
     assert min(contrast(*pair) for pair in OUTCOME_COLORS[theme].values()) > 4.5
 
 
 def test_thirty_arms_have_distinct_styles():
-    styles = list(arm_styles([f"arm {n}" for n in range(30)]).values())
+    styles = list(make_arm_styles([f"arm {n}" for n in range(30)]).values())
     assert len({(style.color, style.shape, style.dash) for style in styles}) == 30
     assert len({style.color for style in styles[:8]}) == 8
 

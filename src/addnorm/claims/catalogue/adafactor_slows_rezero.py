@@ -10,9 +10,9 @@ from torch.nn import functional as F
 from addnorm.claims.at_init import (
     BudgetSettings,
     InitClaim,
-    budget_table,
     compute_per_seed,
     estimate_per_seed,
+    make_budget_table,
     make_row,
     max_value,
     reseed,
@@ -77,7 +77,7 @@ class AdafactorSlowsRezero(InitClaim):
     chart = ChartSpec(
         name="largest", x="step", y="largest |alpha|", group_by=("arm", "lr"), log_y=True
     )
-    budgets = budget_table(
+    budgets = make_budget_table(
         seeds=(2, 3, 10),
         depth=(1, 2, 12),
         dim=(16, 32, 128),

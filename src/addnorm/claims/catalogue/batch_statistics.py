@@ -8,8 +8,8 @@ from torch import Tensor
 from addnorm.claims.at_init import (
     BudgetSettings,
     InitClaim,
-    budget_table,
     compute_per_seed,
+    make_budget_table,
     make_encoder,
     make_row,
     max_value,
@@ -72,7 +72,7 @@ class BatchStatistics(InitClaim):
     )
     corrected = True
     chart = ChartSpec(name="drift", x="length", y="drift of the mean token", log_x=True)
-    budgets = budget_table(
+    budgets = make_budget_table(
         seeds=(2, 8, 16),
         dim=(16, 64, 256),
         batches=(20, 200, 500),

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from addnorm.claims.at_init import BudgetSettings, budget_table, compute_per_seed, make_row
+from addnorm.claims.at_init import BudgetSettings, compute_per_seed, make_budget_table, make_row
 from addnorm.claims.cell_cache import small_demo_corpus
 from addnorm.claims.checks import Check, estimate_over_seeds
 from addnorm.claims.claim import Budget, ChartSpec, ClaimWorkspace, register
@@ -79,7 +79,7 @@ class DeepLayersAreRemovable(TrainedClaim):
     chart = ChartSpec(
         name="harm", x="layer", y="loss without it, minus with it (nats)", group_by=("arm", "lr")
     )
-    budgets = budget_table(
+    budgets = make_budget_table(
         arms=(["pre_ln", "post_ln"],) * 3,
         rates=([2e-3], [5e-4, 2e-3, 8e-3, 3.2e-2], DEEP_LRS),
         seeds=(1, 6, 5),

@@ -7,8 +7,8 @@ import torch
 from addnorm.claims.at_init import (
     BudgetSettings,
     InitClaim,
-    budget_table,
     estimate_per_seed,
+    make_budget_table,
     make_row,
     max_value,
     min_value,
@@ -59,7 +59,7 @@ class EpsilonOutside(InitClaim):
         f"{UNIT_GAIN_RANGE[1]:g} at every eps."
     )
     chart = ChartSpec(name="gain", x="eps", y="gain of the gradient", log_x=True, log_y=True)
-    budgets = budget_table(
+    budgets = make_budget_table(
         seeds=(2, 5, 10),
         eps=([1e-3, 1e-5], [1e-2, 1e-3, 1e-4, 1e-5, 1e-6], [1e-2, 1e-3, 1e-4, 1e-5, 1e-6, 1e-8]),
         dim=(16, 256, 1024),

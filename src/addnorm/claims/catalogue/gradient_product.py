@@ -7,12 +7,12 @@ import torch
 from addnorm.claims.at_init import (
     BudgetSettings,
     InitClaim,
-    budget_table,
     compute_per_seed,
+    make_budget_table,
     make_row,
+    make_slope_statistic,
     reseed,
     select_rows,
-    slope,
 )
 from addnorm.claims.checks import Check, estimate_over_seeds
 from addnorm.claims.claim import ChartSpec, register
@@ -75,7 +75,7 @@ class GradientProduct(InitClaim):
     chart = ChartSpec(
         name="ratio", x="depth", y="gradient at the lowest / at the highest layer", log_y=True
     )
-    budgets = budget_table(
+    budgets = make_budget_table(
         seeds=(2, 32, 32),
         first_seed=(0, 100, 0),
         depths=([2, 4], [6, 12, 18, 24, 36], [6, 12, 18, 24, 36, 48, 72]),
@@ -98,7 +98,7 @@ class GradientProduct(InitClaim):
                 yield make_row("ratio", low.norm() / high.norm(), arm=arm, depth=depth)
 
     def checks(self, rows: Sequence[Row]) -> list[Check]:
-        fit = slope("depth", log_y=True)
+        fit = make_slope_statistic("depth", log_y=True)
         slopes = {arm: compute_per_seed(select_rows(rows, "ratio", arm=arm), fit) for arm in ARMS}
         checks = []
         for kind in ("encoder", "decoder"):

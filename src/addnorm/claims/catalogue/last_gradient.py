@@ -8,12 +8,12 @@ from torch.nn import functional as F
 from addnorm.claims.at_init import (
     BudgetSettings,
     InitClaim,
-    budget_table,
     estimate_per_seed,
+    make_budget_table,
     make_row,
+    make_slope_statistic,
     reseed,
     select_rows,
-    slope,
 )
 from addnorm.claims.checks import Check
 from addnorm.claims.claim import ChartSpec, register
@@ -67,7 +67,7 @@ class LastGradient(InitClaim):
     chart = ChartSpec(
         name="gradient", x="depth", y="norm of the last W_2's gradient", log_x=True, log_y=True
     )
-    budgets = budget_table(
+    budgets = make_budget_table(
         seeds=(2, 96, 96),
         first_seed=(0, 100, 0),
         depths=([2, 4], [8, 16, 32, 64], [8, 16, 32, 64, 128]),
@@ -94,7 +94,7 @@ class LastGradient(InitClaim):
                 yield make_row("gradient", weights[-1].grad.norm(), arm=wiring, depth=depth)
 
     def checks(self, rows: Sequence[Row]) -> list[Check]:
-        fit = slope("depth", log_x=True, log_y=True)
+        fit = make_slope_statistic("depth", log_x=True, log_y=True)
         return [
             Check(
                 f"slope of {arm}, ln gradient over ln depth",

@@ -7,12 +7,12 @@ import torch
 from addnorm.claims.at_init import (
     BudgetSettings,
     InitClaim,
-    budget_table,
     estimate_per_seed,
+    make_budget_table,
     make_row,
+    make_slope_statistic,
     max_value,
     select_rows,
-    slope,
 )
 from addnorm.claims.checks import Check
 from addnorm.claims.claim import ChartSpec, register
@@ -61,7 +61,7 @@ class LayerNormLength(InitClaim):
         f"to {SQUARE_RATIO_RANGE[1]:g} at the largest width."
     )
     chart = ChartSpec(name="square", x="dim", y="y . y", log_x=True, log_y=True)
-    budgets = budget_table(
+    budgets = make_budget_table(
         seeds=(2, 8, 16),
         dims=([16, 64], [16, 64, 256, 1024], [16, 64, 256, 1024, 4096]),
     )
@@ -85,7 +85,7 @@ class LayerNormLength(InitClaim):
             ),
             Check(
                 "slope of ln(y . y) over ln(dim)",
-                estimate_per_seed(squares, slope("dim", log_x=True, log_y=True)),
+                estimate_per_seed(squares, make_slope_statistic("dim", log_x=True, log_y=True)),
                 *SLOPE_RANGE,
             ),
             Check(

@@ -10,12 +10,12 @@ from torch.nn import functional as F
 from addnorm.claims.at_init import (
     BudgetSettings,
     InitClaim,
-    budget_table,
     compute_per_seed,
+    make_budget_table,
     make_row,
+    make_slope_statistic,
     reseed,
     select_rows,
-    slope,
 )
 from addnorm.claims.checks import Check
 from addnorm.claims.claim import ChartSpec, register
@@ -63,7 +63,7 @@ class OneUpdate(InitClaim):
     chart = ChartSpec(
         name="change", x="depth", y="mean square change of the output", log_x=True, log_y=True
     )
-    budgets = budget_table(
+    budgets = make_budget_table(
         seeds=(2, 8, 16),
         depths=([2, 4], [3, 6, 12, 24], [3, 6, 12, 24, 48]),
         dim=(16, 64, 256),
@@ -91,7 +91,7 @@ class OneUpdate(InitClaim):
     def checks(self, rows: Sequence[Row]) -> list[Check]:
         deep = max((each["depth"] for each in rows), default=0)
         post, pre = (select_rows(rows, "change", arm=arm) for arm in ("post_ln", "pre_ln"))
-        fit = slope("depth", log_x=True, log_y=True)
+        fit = make_slope_statistic("depth", log_x=True, log_y=True)
         deepest = [[each for each in arm if each["depth"] == deep] for arm in (post, pre)]
         more = paired_difference(
             *(compute_per_seed(each, lambda one: math.log(one[0]["value"])) for each in deepest)

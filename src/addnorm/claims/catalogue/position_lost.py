@@ -9,8 +9,8 @@ from torch.nn import functional as F
 from addnorm.claims.at_init import (
     BudgetSettings,
     InitClaim,
-    budget_table,
     estimate_per_seed,
+    make_budget_table,
     make_encoder,
     make_row,
     max_value,
@@ -68,7 +68,7 @@ class PositionLost(InitClaim):
         f"times chance without skips, and {MIN_ACCURACY:g} or more with them."
     )
     chart = ChartSpec(name="right", x="layer", y="positions named rightly")
-    budgets = budget_table(
+    budgets = make_budget_table(
         seeds=(2, 8, 16),
         depth=(2, 4, 12),
         dim=(16, 128, 512),

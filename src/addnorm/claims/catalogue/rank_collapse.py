@@ -9,14 +9,14 @@ from torch.nn import functional as F
 from addnorm.claims.at_init import (
     BudgetSettings,
     InitClaim,
-    budget_table,
     compute_per_seed,
     estimate_per_seed,
+    make_budget_table,
     make_encoder,
     make_row,
+    make_slope_statistic,
     max_value,
     select_rows,
-    slope,
 )
 from addnorm.claims.checks import Check
 from addnorm.claims.claim import ChartSpec, register
@@ -30,7 +30,7 @@ SUBLAYERS_PER_LAYER = {"attention alone": 1, "both kinds": 2}
 """Number of sub-layers used from each layer: attention, or attention and feed-forward."""
 
 
-NUM_SLOPE_LAYERS, LOG_SLOPE = 4, slope("layer", log_y=True)
+NUM_SLOPE_LAYERS, LOG_SLOPE = 4, make_slope_statistic("layer", log_y=True)
 """Layers of the slope fit; in deeper layers only rounding errors remain."""
 MIN_COSINE_DISTANCE = 1e-12
 """Lower limit of 1 - cosine; smaller values are rounding errors."""
@@ -81,7 +81,7 @@ class RankCollapse(InitClaim):
     )
     corrected = True
     chart = ChartSpec(name="cosine", x="layer", y="mean cosine between tokens")
-    budgets = budget_table(
+    budgets = make_budget_table(
         seeds=(2, 8, 16),
         depth=(2, 12, 24),
         dim=(16, 128, 512),

@@ -7,13 +7,13 @@ import torch
 from addnorm.claims.at_init import (
     BudgetSettings,
     InitClaim,
-    budget_table,
     estimate_per_seed,
+    make_budget_table,
     make_encoder,
     make_row,
+    make_slope_statistic,
     reseed,
     select_rows,
-    slope,
 )
 from addnorm.claims.checks import Check
 from addnorm.claims.claim import ChartSpec, register
@@ -63,7 +63,7 @@ class ResidualDependency(InitClaim):
     chart = ChartSpec(
         name="dependency", x="number", y="Var[f] / Var[x + f]", log_x=True, log_y=True
     )
-    budgets = budget_table(
+    budgets = make_budget_table(
         seeds=(2, 8, 16),
         depth=(3, 24, 48),
         dim=(16, 128, 512),
@@ -79,7 +79,7 @@ class ResidualDependency(InitClaim):
                 yield make_row("dependency", each["value"], arm=wiring, number=each["site"] + 1)
 
     def checks(self, rows: Sequence[Row]) -> list[Check]:
-        fit = slope("number_and_one", log_x=True, log_y=True)
+        fit = make_slope_statistic("number_and_one", log_x=True, log_y=True)
         shifted = [{**each, "number_and_one": each.get("number", 0) + 1} for each in rows]
         return [
             Check(

@@ -8,8 +8,8 @@ from torch import Tensor
 from addnorm.claims.at_init import (
     BudgetSettings,
     InitClaim,
-    budget_table,
     estimate_per_seed,
+    make_budget_table,
     make_encoder,
     make_row,
     max_value,
@@ -74,7 +74,7 @@ class RezeroIdentity(InitClaim):
         name="singular", x="depth", y="singular values of the Jacobian",
         group_by=("arm", "which"), log_x=True, log_y=True,
     )  # fmt: skip
-    budgets = budget_table(
+    budgets = make_budget_table(
         seeds=(2, 5, 10),
         depths=([1, 3], [3, 6, 12, 24, 48], [3, 6, 12, 24, 48, 96]),
         dim=(16, 32, 64),

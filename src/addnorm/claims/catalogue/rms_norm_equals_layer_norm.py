@@ -9,8 +9,8 @@ import torch
 
 from addnorm.claims.at_init import (
     BudgetSettings,
-    budget_table,
     compute_per_seed,
+    make_budget_table,
     make_encoder,
     make_row,
     reseed,
@@ -61,7 +61,7 @@ class RmsNormEqualsLayerNorm(ComparisonClaim):
         "above that of LayerNorm, round by round."
     )
     chart = ChartSpec(name="progress", x="lr", y="progress", log_x=True)
-    timing_settings = budget_table(
+    timing_settings = make_budget_table(
         rounds=(2, 12, 24), passes=(2, 10, 20), dim=(16, 128, 512), depth=(1, 4, 12)
     )
 

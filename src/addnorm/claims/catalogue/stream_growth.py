@@ -7,15 +7,15 @@ import torch
 from addnorm.claims.at_init import (
     BudgetSettings,
     InitClaim,
-    budget_table,
     estimate_per_seed,
+    make_budget_table,
     make_encoder,
     make_row,
+    make_slope_statistic,
     max_value,
     min_value,
     reseed,
     select_rows,
-    slope,
 )
 from addnorm.claims.checks import Check
 from addnorm.claims.claim import ChartSpec, register
@@ -70,7 +70,7 @@ class StreamGrowth(InitClaim):
     )
     corrected = True
     chart = ChartSpec(name="square", x="layer", y="mean square of the stream")
-    budgets = budget_table(
+    budgets = make_budget_table(
         seeds=(2, 24, 24),
         first_seed=(0, 200, 0),
         depth=(3, 32, 64),
@@ -112,7 +112,7 @@ class StreamGrowth(InitClaim):
             Check("largest share of the upper bound", estimate_per_seed(high, max_value), high=1),
             Check(
                 "power of the layer with which it grows",
-                estimate_per_seed(growth, slope("layer", log_x=True, log_y=True)),
+                estimate_per_seed(growth, make_slope_statistic("layer", log_x=True, log_y=True)),
             ),
         ]
 

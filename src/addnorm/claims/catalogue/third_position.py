@@ -7,14 +7,14 @@ import torch
 from addnorm.claims.at_init import (
     BudgetSettings,
     InitClaim,
-    budget_table,
     compute_per_seed,
     estimate_per_seed,
+    make_budget_table,
     make_encoder,
     make_row,
+    make_slope_statistic,
     reseed,
     select_rows,
-    slope,
 )
 from addnorm.claims.checks import Check
 from addnorm.claims.claim import ChartSpec, register
@@ -73,7 +73,7 @@ class ThirdPosition(InitClaim):
         group_by=("arm", "matrices"),
         log_y=True,
     )
-    budgets = budget_table(
+    budgets = make_budget_table(
         seeds=(2, 8, 16),
         depth=(3, 12, 48),
         dim=(16, 128, 512),
@@ -96,7 +96,7 @@ class ThirdPosition(InitClaim):
                         weight.mul_(BRANCH_SCALE if role in ("out", "ffn_out") else 1.0)
 
     def checks(self, rows: Sequence[Row]) -> list[Check]:
-        fit = slope("site")
+        fit = make_slope_statistic("site")
         large = f"times {BRANCH_SCALE:g}"
 
         def growth(arm: str, matrices: str) -> dict[int, float]:

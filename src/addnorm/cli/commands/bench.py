@@ -19,11 +19,13 @@ PARTS = ("kernels", "train", "decode", "tabular", "doctor", "depth")
 def bench(
     parts: Annotated[
         list[str] | None,
-        typer.Argument(metavar="PART...", help=f"Parts to run: {', '.join(PARTS)}; default: all"),
+        typer.Argument(metavar="PART", help=f"Parts to run: {', '.join(PARTS)}; default: all"),
     ] = None,
     threads: Annotated[
         list[int] | None,
-        typer.Option(min=1, help="Number of threads, may be repeated; default: 1 and 2"),
+        typer.Option(
+            min=1, metavar="N", help="Number of threads; repeat for several; default: 1 and 2"
+        ),
     ] = None,
     rounds: Annotated[
         int | None,
@@ -88,7 +90,7 @@ def _load_benches(part: str) -> "Iterator[Benchmark]":
         "doctor": doctor,
         "depth": depth,
     }
-    return modules[part].benches()
+    return modules[part].make_benchmarks()
 
 
 def _render_results(

@@ -34,9 +34,7 @@ def list_claims(json: Json = False) -> None:
 
 @claims.command()
 def run(
-    names: Annotated[
-        list[str] | None, typer.Argument(metavar="[ID]...", help="Names of claims")
-    ] = None,
+    names: Annotated[list[str] | None, typer.Argument(metavar="ID", help="Names of claims")] = None,
     all_claims: Annotated[bool, typer.Option("--all", help="Run every claim")] = False,
     budget: Annotated[
         str,

@@ -20,7 +20,7 @@ def classify(
     ],
     files: Annotated[
         list[Path] | None,
-        typer.Argument(metavar="[FILE]...", help="Files to classify; default: standard input"),
+        typer.Argument(metavar="FILE", help="Files to classify; default: standard input"),
     ] = None,
     batch_tokens: Annotated[int, typer.Option("--batch-tokens", help="Tokens per batch")] = 8192,
     chunk_lines: ChunkLines = None,

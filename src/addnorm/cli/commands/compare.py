@@ -54,8 +54,8 @@ def compare(
     task: Annotated[
         OptionalStr,
         typer.Option(
-            help="translate, lm or classify on a demo corpus; table:FILE; or a recipe in YAML "
-            "that names its data"
+            help="Text task on a demo corpus (see `addnorm list tasks`); table:FILE; or a recipe "
+            "in YAML that names its data"
         ),
     ] = None,
     target: Annotated[

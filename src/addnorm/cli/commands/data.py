@@ -5,21 +5,32 @@ from typing import Annotated
 
 import typer
 
-from addnorm.cli.corpus_options import build_plan, check_output, describe_languages, write_corpus
-from addnorm.cli.data_options import (
+from addnorm.cli.corpus_options import (
     Column,
     Errors,
-    File,
     Force,
     Holdout,
     HoldoutOrFile,
     Json,
     Out,
     Seed,
+    SourceFile,
     SourceLanguage,
+    TargetFile,
     TargetLanguage,
     TaskName,
+    TestSourceFile,
+    TestTargetFile,
+    TestTextFile,
+    TextFile,
     Unique,
+    ValidSourceFile,
+    ValidTargetFile,
+    ValidTextFile,
+    build_plan,
+    check_output,
+    describe_languages,
+    write_corpus,
 )
 
 data = typer.Typer(help="Write a corpus to train on.")
@@ -28,21 +39,21 @@ data = typer.Typer(help="Write a corpus to train on.")
 @data.command()
 def files(
     out: Out,
-    src: File = None,
-    tgt: File = None,
-    valid_src: File = None,
-    valid_tgt: File = None,
-    test_src: File = None,
-    test_tgt: File = None,
-    text: File = None,
-    valid_text: File = None,
-    test_text: File = None,
+    source: SourceFile = None,
+    target: TargetFile = None,
+    valid_source: ValidSourceFile = None,
+    valid_target: ValidTargetFile = None,
+    test_source: TestSourceFile = None,
+    test_target: TestTargetFile = None,
+    text: TextFile = None,
+    valid_text: ValidTextFile = None,
+    test_text: TestTextFile = None,
     paragraphs: Annotated[
         bool, typer.Option("--paragraphs", help="End a text at a blank line, not at each line")
     ] = False,
     task: TaskName = None,
-    source: SourceLanguage = "",
-    target: TargetLanguage = "",
+    source_lang: SourceLanguage = "",
+    target_lang: TargetLanguage = "",
     valid: Holdout = None,
     test: Holdout = None,
     seed: Seed = 0,
@@ -51,11 +62,15 @@ def files(
     force: Force = False,
     json: Json = False,
 ) -> None:
-    """Read text files: --src and --tgt for translation, --text for language models."""
+    """Read text files, plain, .gz or .xz: --source and --target for translation, or --text."""
     from addnorm.data.readers.text_files import read_splits
     from addnorm.data.record_counts import RecordCounts
 
-    pairs = {"train": (src, tgt), "valid": (valid_src, valid_tgt), "test": (test_src, test_tgt)}
+    pairs = {
+        "train": (source, target),
+        "valid": (valid_source, valid_target),
+        "test": (test_source, test_target),
+    }
     texts = {"train": text, "valid": valid_text, "test": test_text}
     counts = RecordCounts()
     check_output(out, force=force, errors=errors)
@@ -63,7 +78,7 @@ def files(
     chosen = _choose_task(task, columns)
     paths = {split: list(map(str, pair)) for split, pair in pairs.items() if pair[0]}
     paths |= {split: [str(path)] for split, path in texts.items() if path}
-    about = {"source": "files", "files": paths, **describe_languages(source, target)}
+    about = {"source": "files", "files": paths, **describe_languages(source_lang, target_lang)}
     plan = build_plan(splits, valid=valid, test=test, seed=seed, unique=unique)
     write_corpus(out, chosen, splits=splits, counts=counts, plan=plan, about=about, json=json)
 
@@ -93,8 +108,8 @@ def columns(
     format: Annotated[
         str | None, typer.Option("--format", help="Table format: tsv, csv, jsonl, parquet or arrow")
     ] = None,
-    origin: SourceLanguage = "",
-    goal: TargetLanguage = "",
+    source_lang: SourceLanguage = "",
+    target_lang: TargetLanguage = "",
     seed: Seed = 0,
     unique: Unique = False,
     errors: Errors = "drop",
@@ -115,7 +130,7 @@ def columns(
         "source": "columns",
         "files": {split: list(map(str, files)) for split, files in paths.items()},
         "columns": selected,
-        **describe_languages(origin, goal),
+        **describe_languages(source_lang, target_lang),
     }
     splits = {
         split: read_records(
@@ -135,8 +150,8 @@ def demo(
     task: Annotated[
         str, typer.Option("--task", help="Task; see `addnorm list tasks`")
     ] = "translate",
-    source: SourceLanguage = "en",
-    target: TargetLanguage = "de",
+    source_lang: SourceLanguage = "en",
+    target_lang: TargetLanguage = "de",
     seed: Seed = 0,
     force: Force = False,
     json: Json = False,
@@ -147,7 +162,7 @@ def demo(
 
     definition = get_task(task)
     check_output(out, force=force)
-    splits, about = definition.make_demo(seed=seed, languages=(source, target))
+    splits, about = definition.make_demo(seed=seed, languages=(source_lang, target_lang))
     counts = RecordCounts()
     counts.add_read(sum(map(len, splits.values())))
     plan = build_plan(splits, seed=seed)

@@ -92,8 +92,8 @@ def doctor(
     """Report and audit the norms and residual adds of any model.
 
     Importing TARGET runs its code, so use it on code that you trust. Nothing is downloaded and the
-    model is left unchanged. Exit codes: 0 no findings, 1 findings, 2 the model could not be
-    examined.
+    model is left unchanged. Exit codes: 0 no finding reaches the severity of --fail-on, 1 some
+    finding does, 2 the model could not be examined.
     """
     from addnorm.core.errors import UserError, unknown_name_message
 
@@ -245,8 +245,8 @@ def _blocks(report: "Report", console: "Console") -> "Iterator[Table]":
     _add_number_columns(measured, metrics)
     for block in report.blocks:
         names = (
-            str(block.index), block.path or "-", block.branch or "-", block.kind, block.wiring,
-            " ".join(block.tags),
+            str(block.index), block.path or "-", block.branch or "-", " + ".join(block.branches),
+            block.wiring, " ".join(block.tags),
         )  # fmt: skip
         values = [block.measurements.get(metric) for metric in metrics]
         numbers = ["" if n is None else f"{n:.3g}" for n in values]

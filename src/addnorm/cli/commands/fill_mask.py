@@ -16,16 +16,14 @@ def fill_mask(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run trained for mlm")],
     files: Annotated[
         list[Path] | None,
-        typer.Argument(
-            metavar="[FILE]...", help="Files of lines with <mask>; default: standard input"
-        ),
+        typer.Argument(metavar="FILE", help="Files of lines with <mask>; default: standard input"),
     ] = None,
     top_k: Annotated[
         int | None,
         typer.Option(
             "--top-k",
             help="Print the K best tokens of each mask, as line number, mask number, probability "
-            "and token, by tabs",
+            "and token, tab-separated",
         ),
     ] = None,
     batch_tokens: Annotated[int, typer.Option("--batch-tokens", help="Tokens per batch")] = 8192,

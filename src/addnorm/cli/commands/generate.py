@@ -20,7 +20,7 @@ def generate(
     files: Annotated[
         list[Path] | None,
         typer.Argument(
-            metavar="[FILE]...", help="Files of prompts, one per line; default: standard input"
+            metavar="FILE", help="Files of prompts, one per line; default: standard input"
         ),
     ] = None,
     prompt: Annotated[
@@ -57,7 +57,7 @@ def generate(
         int | None,
         typer.Option(
             "--num-samples",
-            help="Texts per prompt, printed as line number, score and text, by tabs",
+            help="Texts per prompt, printed as line number, score and text, tab-separated",
         ),
     ] = None,
     batch_tokens: Annotated[

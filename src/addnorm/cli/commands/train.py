@@ -65,12 +65,12 @@ def _print_keys(task: str) -> None:
     from rich.table import Table
 
     from addnorm.cli.output import make_console, write_page
-    from addnorm.train.recipe import recipe_keys
+    from addnorm.train.recipe import list_recipe_keys
 
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold cyan")
     table.add_column("key", style="bold", no_wrap=True)
     table.add_column("default", overflow="fold")
     table.add_column("description", ratio=1, overflow="fold")
-    for name, default, description in recipe_keys(task):
+    for name, default, description in list_recipe_keys(task):
         table.add_row(name, default, description)
     write_page(make_console(), table)

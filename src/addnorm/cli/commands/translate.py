@@ -15,13 +15,14 @@ def translate(
     ],
     files: Annotated[
         list[Path] | None,
-        typer.Argument(metavar="[FILE]...", help="Files to translate; default: standard input"),
+        typer.Argument(metavar="FILE", help="Files to translate; default: standard input"),
     ] = None,
     beam: Annotated[int, typer.Option("--beam", help="Hypotheses per sentence; 1 is greedy")] = 5,
     nbest: Annotated[
         int | None,
         typer.Option(
-            "--nbest", help="Print the N best of each line, as line number, score and text, by tabs"
+            "--nbest",
+            help="Print the N best of each line, as line number, score and text, tab-separated",
         ),
     ] = None,
     length_penalty: Annotated[

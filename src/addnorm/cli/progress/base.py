@@ -21,12 +21,19 @@ class ProgressReporter(Callback):
 
 
 def format_duration(seconds: float) -> str:
-    """Format seconds as `h:mm:ss`, or as `?` if they are not finite.
+    """Format seconds as `h:mm:ss`.
 
-    >>> format_duration(3725), format_duration(math.nan)
-    ('1:02:05', '?')
+    >>> format_duration(3725)
+    '1:02:05'
     """
-    if not math.isfinite(seconds):
-        return "?"
     minutes, rest = divmod(int(seconds), 60)
     return f"{minutes // 60}:{minutes % 60:02}:{rest:02}"
+
+
+def format_time_left(seconds: float) -> str:
+    """Format an estimate of the remaining time, which is not finite before the first measurement.
+
+    >>> format_time_left(3725), format_time_left(math.nan)
+    ('1:02:05 left', 'time left unknown')
+    """
+    return f"{format_duration(seconds)} left" if math.isfinite(seconds) else "time left unknown"

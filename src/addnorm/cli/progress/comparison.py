@@ -14,7 +14,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from addnorm.cli.progress.base import LOG_INTERVAL_SECONDS, ProgressReporter, format_duration
+from addnorm.cli.progress.base import LOG_INTERVAL_SECONDS, ProgressReporter, format_time_left
 from addnorm.comparison.analysis.study import Study
 from addnorm.comparison.callbacks import ComparisonCallback
 from addnorm.comparison.cell_result import CellResult
@@ -167,9 +167,7 @@ class LiveTable(ComparisonReporter):
         done, total = len(self.results), len(self.cells)
         steps = ", ".join(f"{step}" for step, _ in self.running.values())
         position = f"; at step {steps} of {self.steps}" if steps else ""
-        return (
-            f"{done} of {total} cells, {format_duration(self.remaining_seconds())} left{position}"
-        )
+        return f"{done} of {total} cells, {format_time_left(self.remaining_seconds())}{position}"
 
 
 class LogLines(ComparisonReporter):
@@ -192,7 +190,7 @@ class LogLines(ComparisonReporter):
     def _print_line(self, text: str) -> None:
         self.last_printed_at = time.monotonic()
         count = f"{len(self.results)}/{len(self.cells)}"
-        self.console.print(f"{count} | {text} | {format_duration(self.remaining_seconds())} left")
+        self.console.print(f"{count} | {text} | {format_time_left(self.remaining_seconds())}")
 
 
 def make_comparison_reporter() -> ComparisonReporter:

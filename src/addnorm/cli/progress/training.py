@@ -22,7 +22,12 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
-from addnorm.cli.progress.base import LOG_INTERVAL_SECONDS, ProgressReporter, format_duration
+from addnorm.cli.progress.base import (
+    LOG_INTERVAL_SECONDS,
+    ProgressReporter,
+    format_duration,
+    format_time_left,
+)
 from addnorm.core.errors import UserError
 from addnorm.core.rows import Row
 from addnorm.train.callbacks import TrainCallback
@@ -188,7 +193,7 @@ class LogLines(TrainingReporter):
         remaining = seconds_per_step * (self.recipe.steps - state.step)
         print(
             f"step {state.step}/{self.recipe.steps} | loss {self.loss:.3f} | {rate:,.0f} tok/s |"
-            f" {format_duration(remaining)} left",
+            f" {format_time_left(remaining)}",
             file=sys.stderr,
             flush=True,
         )

@@ -33,7 +33,7 @@ def study_to_dict(study: Study) -> dict[str, Any]:
     data = {
         "verdict": study.verdict,
         "complete": study.complete,
-        "score": study.score,
+        "score": study.score.name,
         "rules": format_rules(study.task.baseline_description),
         "spec": study.spec.model_dump(mode="json"),
         "digest": study.spec.digest,

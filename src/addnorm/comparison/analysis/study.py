@@ -21,6 +21,7 @@ from addnorm.comparison.spec import Comparison
 from addnorm.comparison.tasks import Task, get_task
 from addnorm.core.errors import UserError
 from addnorm.core.rows import Row, read_rows
+from addnorm.tasks import Score
 from addnorm.train.run_folder import ROWS
 
 
@@ -69,8 +70,8 @@ class Study:
         return cls(folder, spec, shared_data, tuple(cells))
 
     @property
-    def score(self) -> str:
-        """Name of the task's primary score: chrf, bits_per_character, accuracy or r2."""
+    def score(self) -> Score:
+        """The task's primary score."""
         return self.task.score(self.shared_data)
 
     @property
@@ -86,7 +87,7 @@ class Study:
     @cached_property
     def summary(self) -> tuple[ArmSummary, ...]:
         """Summary of each arm at each depth."""
-        return summarize(self.cells, score=self.score)
+        return summarize(self.cells, score=self.score.name)
 
     @cached_property
     def verdict(self) -> tuple[str, ...]:

@@ -3,7 +3,7 @@
 from addnorm.comparison.engines.base import Engine, Event
 from addnorm.comparison.engines.local import LocalEngine
 from addnorm.comparison.engines.ray import RayEngine
-from addnorm.core.errors import UnknownNameError, unknown_name_message
+from addnorm.core.errors import UnknownNameError, UserError, unknown_name_message
 
 ENGINES = ("local", "ray")
 
@@ -20,6 +20,8 @@ def make_engine(
         timeout: Seconds without progress before a cell is killed.
     """
     if name == "local":
+        if address is not None:
+            raise UserError(f"address: expected with engine ray only, got {address}; leave it out")
         return LocalEngine(workers=workers, timeout=timeout)
     if name == "ray":
         return RayEngine(workers=workers, address=address, timeout=timeout)

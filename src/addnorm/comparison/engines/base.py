@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from addnorm.comparison.cell_result import CellResult
 from addnorm.comparison.job import Job
+from addnorm.core.errors import UserError
 from addnorm.core.interrupts import StopFlag
 
 
@@ -28,7 +29,19 @@ EventHandler = Callable[[Event], None]
 
 
 class Engine(ABC):
-    """A place where cells run."""
+    """A place where cells run.
+
+    Args:
+        workers: Cells at the same time; None leaves the number to the engine.
+        timeout: Seconds without progress before a cell is killed.
+    """
+
+    def __init__(self, *, workers: int | None = None, timeout: float = 600.0) -> None:
+        if workers is not None and workers < 1:
+            raise UserError(f"workers: expected 1 or more, got {workers}")
+        if not timeout > 0:
+            raise UserError(f"timeout: expected more than 0 seconds, got {timeout:g}")
+        self.timeout = timeout
 
     @abstractmethod
     def run(self, jobs: Sequence[Job], on_event: EventHandler, stop_flag: StopFlag) -> None:

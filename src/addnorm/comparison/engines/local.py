@@ -23,7 +23,6 @@ from addnorm.comparison.cell import DiskFullError, run_cell
 from addnorm.comparison.cell_result import LOG_SUFFIX, CellResult, sidecar_path
 from addnorm.comparison.engines.base import Engine, Event, EventHandler
 from addnorm.comparison.job import Job
-from addnorm.core.errors import UserError
 from addnorm.core.interrupts import StopFlag
 from addnorm.train.device import count_cores
 
@@ -49,13 +48,9 @@ class LocalEngine(Engine):
     """Engine that runs every cell in a process of this machine."""
 
     def __init__(self, *, workers: int | None = None, timeout: float = 600.0) -> None:
-        if workers is not None and workers < 1:
-            raise UserError(f"workers: expected 1 or more, got {workers}")
-        if not timeout > 0:
-            raise UserError(f"timeout: expected more than 0 seconds, got {timeout:g}")
+        super().__init__(workers=workers, timeout=timeout)
         self.gpus = torch.cuda.device_count()
         self._workers = workers or self.gpus or count_cores()
-        self.timeout = timeout
         self.context = multiprocessing.get_context("forkserver")
         self.context.set_forkserver_preload([__name__, *IMPORTED_LATE])
         ensure_running()  # the server imports while the caller prepares the data

@@ -40,7 +40,8 @@ class RayEngine(Engine):
     def __init__(
         self, *, workers: int | None = None, address: str | None = None, timeout: float = 600.0
     ) -> None:
-        self.ray, self.timeout = _import_ray(), timeout
+        super().__init__(workers=workers, timeout=timeout)
+        self.ray = _import_ray()
         address = address or os.environ.get("RAY_ADDRESS")
         try:
             _check_reachable(address)

@@ -12,7 +12,7 @@ from addnorm.comparison.job import CellRecipe, Heartbeat, Job
 from addnorm.comparison.shared_data import SharedData
 from addnorm.comparison.spec import Comparison
 from addnorm.core.errors import UserError
-from addnorm.tasks import Example
+from addnorm.tasks import Example, Score
 
 NUM_SAMPLES = 6
 """Number of held-out examples whose outputs are stored and shown in the report."""
@@ -43,7 +43,7 @@ class Task(ABC):
     """Defaults of spec fields and axes, where they differ from those of `Comparison`."""
 
     @abstractmethod
-    def recipe_keys(self) -> list[str]:
+    def list_recipe_keys(self) -> list[str]:
         """Return the recipe keys that a spec may set for all cells."""
 
     @abstractmethod
@@ -84,8 +84,8 @@ class Task(ABC):
         """Train or resume a cell and score it; return None if it was interrupted or paused."""
 
     @abstractmethod
-    def score(self, shared_data: SharedData | None) -> str:
-        """Return the name of the primary score."""
+    def score(self, shared_data: SharedData | None) -> Score:
+        """Return the primary score."""
 
     @abstractmethod
     def read_examples(self, folder: Path) -> list[Example]:

@@ -22,12 +22,18 @@ from addnorm.comparison.tasks.base import DataSource, Task
 from addnorm.comparison.tasks.table_recipe import TableRecipe
 from addnorm.core.errors import UserError
 from addnorm.core.validation import format_validation_error
-from addnorm.tasks import Example
+from addnorm.tasks import Example, Score, get_task
 from addnorm.train.environment import collect_versions, describe_machine
 from addnorm.train.schedules.base import registry as schedules
 
 TASK_KEYS = ("target", "kind", "missing", "noise")
 """Keys of the task itself; all others are parameters of the estimator."""
+
+R2 = Score(
+    "r2",
+    "R²",
+    "R² is the fraction of the target's variance that is explained; higher is better.",
+)
 
 
 class TableTask(Task):
@@ -41,7 +47,7 @@ class TableTask(Task):
     baseline_description = "a model that knows the distribution of the target and ignores its input"
     defaults: ClassVar[Mapping[str, Any]] = {"depth": 2, "steps": 400, "score": 5000}
 
-    def recipe_keys(self) -> list[str]:
+    def list_recipe_keys(self) -> list[str]:
         with explain_missing_package():
             from addnorm.comparison.tasks.table_training import PARAMETERS
         return [*TASK_KEYS, *PARAMETERS]
@@ -125,9 +131,9 @@ class TableTask(Task):
         assert isinstance(job.recipe, TableRecipe)
         return fit_cell(job, job.recipe, heartbeat)
 
-    def score(self, shared_data: SharedData | None) -> str:
+    def score(self, shared_data: SharedData | None) -> Score:
         kind = None if shared_data is None else shared_data.about.get("kind")
-        return "r2" if kind == "regress" else "accuracy"
+        return R2 if kind == "regress" else get_task("classify").primary_score
 
     def read_examples(self, folder: Path) -> list[Example]:
         with explain_missing_package():

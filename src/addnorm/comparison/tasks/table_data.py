@@ -14,7 +14,7 @@ from addnorm.core.errors import UserError, unknown_name_message
 from addnorm.tabular.columns.encoder import TableEncoder
 from addnorm.tabular.columns.reader import read_columns
 from addnorm.tabular.columns.table_files import read_table
-from addnorm.tabular.params import auto_batch_size
+from addnorm.tabular.params import choose_batch_size
 from addnorm.tabular.task_setup import infer_column_types, infer_task, split_rows, split_target
 from addnorm.tabular.training.targets import ClassTarget, NumberTarget, Target
 from addnorm.tasks import Example
@@ -72,7 +72,7 @@ class TableSplits:
         train, rest = (frame.iloc[at] for at in split_rows(y, HELD_OUT_FRACTION, classify=classify))
         valid, test = (rest.iloc[at] for at in split_rows(rest[target], 0.5, classify=classify))
         batch = spec.keys.get("batch_size", "auto")
-        batch = auto_batch_size(len(train)) if batch == "auto" else batch
+        batch = choose_batch_size(len(train)) if batch == "auto" else batch
         if not isinstance(batch, int) or batch < 1:
             raise UserError(f"batch_size: expected 'auto' or a positive integer, got {batch!r}")
         train = train.iloc[: spec.steps * batch]  # training never reaches further rows

@@ -36,7 +36,7 @@ from addnorm.core.seeds import derive_seed
 from addnorm.models.tabular import MODELS, TableBatch, TableModel, build_table_model
 from addnorm.tabular import TabularTransformerClassifier, TabularTransformerRegressor
 from addnorm.tabular.columns.encoder import TableEncoder
-from addnorm.tabular.params import model_config, training_config
+from addnorm.tabular.params import make_model_config, make_training_config
 from addnorm.tabular.training.contexts import torch_context
 from addnorm.tabular.training.loop import WeightedBatch, build_model, fit_model, predict
 from addnorm.tabular.training.targets import NumberTarget, Target
@@ -86,10 +86,10 @@ def build_on_tiny_table(recipe: TableRecipe) -> None:
     encoder = TableEncoder.from_columns(*read_unweighted(table, None))
     estimator = build_estimator(recipe, "classify", epochs=1, batch=1)
     try:
-        build_table_model(model_config(estimator, encoder, 2))
+        build_table_model(make_model_config(estimator, encoder, 2))
     except UserError as error:
         raise UserError(f"cannot build a table model with {recipe.wiring}: {error}") from None
-    training_config(estimator, 2, wiring=recipe.wiring, seed=0)
+    make_training_config(estimator, 2, wiring=recipe.wiring, seed=0)
 
 
 class _CellCallback(TrainCallback):
@@ -152,7 +152,7 @@ def fit_cell(job: Job, recipe: TableRecipe, heartbeat: Heartbeat) -> CellResult 
         graceful_shutdown() as stop_flag,
         torch_context(threads=None, seed=derive_seed(recipe.seed, "fit")),
     ):
-        config = model_config(estimator, encoder, target.outputs)
+        config = make_model_config(estimator, encoder, target.outputs)
         model = build_model(config, train, target=target, seed=recipe.seed, device=device)
         callback = _CellCallback(heartbeat, stop_flag, job.pause_step, batches=batches, rows=rows)
         history = callback.history
@@ -162,7 +162,9 @@ def fit_cell(job: Job, recipe: TableRecipe, heartbeat: Heartbeat) -> CellResult 
                 train.to(device),
                 valid.to(device),
                 target=target,
-                config=training_config(estimator, rows, wiring=recipe.wiring, seed=recipe.seed),
+                config=make_training_config(
+                    estimator, rows, wiring=recipe.wiring, seed=recipe.seed
+                ),
                 reference=train.cells.select_rows(slice(0, 64)).to(device),
                 callback=callback,
             )

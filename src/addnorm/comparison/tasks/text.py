@@ -26,10 +26,10 @@ from addnorm.core.rows import read_rows
 from addnorm.data.corpus import Corpus
 from addnorm.data.tokenizer import Tokenizer
 from addnorm.models import build
-from addnorm.tasks import Example, TextTask, evaluate
+from addnorm.tasks import Example, Score, TextTask, evaluate
 from addnorm.train import run_folder as files
 from addnorm.train.environment import collect_versions, describe_machine
-from addnorm.train.recipe import Recipe, recipe_keys
+from addnorm.train.recipe import Recipe, list_recipe_keys
 from addnorm.train.session import make_tokenizer
 from addnorm.train.train_state import Outcome
 from addnorm.train.trained_run import TrainedRun
@@ -51,8 +51,8 @@ class TextComparison(Task):
         self.baseline_description = task.baseline_description  # type: ignore[misc]
         self.is_encoder_decoder = task.is_encoder_decoder  # type: ignore[misc]
 
-    def recipe_keys(self) -> list[str]:
-        return [name for name, _, _ in recipe_keys(self.name)]
+    def list_recipe_keys(self) -> list[str]:
+        return [name for name, _, _ in list_recipe_keys(self.name)]
 
     def validate_keys(self, keys: Mapping[str, Any]) -> None:
         """Raise UserError for keys that give cells different data, wirings or numbers of steps."""
@@ -125,7 +125,7 @@ class TextComparison(Task):
         """Write the common tokenizer and the records to score, and compute the unigram baseline."""
         corpus = self.task.open_corpus(source.path)
         recipe = self.recipe(
-            spec, spec.cells()[0], data=corpus.folder, tokenizer=tokenizer_name(spec)
+            spec, spec.cells()[0], data=corpus.folder, tokenizer=get_tokenizer_name(spec)
         )
         tokenizer: Tokenizer = make_tokenizer(recipe, corpus)
         tokenizer.save(folder / layout.TOKENIZER)
@@ -165,7 +165,7 @@ class TextComparison(Task):
             recent=course.recent,
         )
 
-    def score(self, shared_data: SharedData | None) -> str:
+    def score(self, shared_data: SharedData | None) -> Score:
         return self.task.primary_score
 
     def read_examples(self, folder: Path) -> list[Example]:
@@ -196,7 +196,7 @@ class TextComparison(Task):
         return scores, tuple(self.task.generate_samples(run, records))
 
 
-def tokenizer_name(spec: Comparison) -> str:
+def get_tokenizer_name(spec: Comparison) -> str:
     """Return the kind of tokenizer that all cells share, or the path of one."""
     return str(_shared_keys(spec).get("tokenizer", Recipe.model_fields["tokenizer"].default))
 

@@ -4,7 +4,13 @@ from babel import Locale
 from babel.core import UnknownLocaleError
 from babel.localedata import locale_identifiers
 
-from addnorm.core.errors import UnknownNameError, UserError, closest_names
+from addnorm.core.errors import (
+    UnknownNameError,
+    UserError,
+    closest_names,
+    shorten_value,
+    suggest_names,
+)
 from addnorm.data.demo.phrases import Pair
 
 
@@ -31,9 +37,5 @@ def _unknown_locale_message(name: str) -> str:
     words = {word.lower(): code for code, word in Locale("en").languages.items() if code in known}
     close = closest_names(name, words)[:1] if len(name) > 3 else []
     close = [words[word] for word in close] or closest_names(name, known)
-    hint = f" did you mean {' or '.join(map(repr, close))}?" if close else ""
-    got = name if len(name) <= 80 else f"{name[:77]}..."
-    return (
-        f"unknown locale {got!r};{hint} Known: the {len(known)} locales of babel, such as"
-        " 'en', 'de', 'fr', 'ja', 'pt_BR'"
-    )
+    choices = f"expected one of the {len(known)} locales of babel, such as en, de, fr, ja, pt_BR"
+    return suggest_names(f"unknown locale {shorten_value(name)!r}", close, choices)

@@ -81,7 +81,7 @@ def read_records(
         paths: the files
         columns: column of the table for each column of a record; `translation.de` is a nested one
         counts: counts of read and dropped records, updated in place
-        errors: handling of invalid UTF-8: drop, replace or refuse
+        errors: handling of invalid UTF-8: drop, replace or strict
         format: format of the files; inferred from their names by default
         header: whether the first line names the columns; by default, unless all are indices
     """
@@ -119,7 +119,7 @@ def _rows_to_records(
             if part == "label" and isinstance(value, int) and 0 <= value < len(classes):
                 value = classes[value]
             text, flaw = _cell_to_text(value)
-            if flaw == "invalid UTF-8" and errors == "refuse":
+            if flaw == "invalid UTF-8" and errors == "strict":
                 raise UserError(
                     f"{path}, {row.location}: expected UTF-8 in column {name!r}; try --errors drop "
                     "or --errors replace"

@@ -32,7 +32,7 @@ BOM = b"\xef\xbb\xbf"
 # Characters that programs such as Python's `splitlines` take for the end of a line, and NUL.
 SEPARATORS = re.compile("[\x00\r\n\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029]+")
 SURROGATES = re.compile("[\ud800-\udfff]")  # invalid UTF-8, decoded with surrogateescape
-ERROR_MODES = ("drop", "replace", "refuse")
+ERROR_MODES = ("drop", "replace", "strict")
 MAX_LISTED_NAMES = 1000
 """Names of a folder among which a misspelled path is searched."""
 
@@ -143,12 +143,12 @@ def decode_line(line: Line, errors: str, *, path: str | Path) -> str | None:
 
     Args:
         line: the line
-        errors: handling of invalid UTF-8: drop, replace or refuse
+        errors: handling of invalid UTF-8: drop, replace or strict
         path: the file, for error messages
     """
     if line.is_valid or errors == "replace":
         return replace_invalid(line.text)
-    if errors == "refuse":
+    if errors == "strict":
         raise UserError(
             f"{path}, line {line.number}: expected UTF-8; try --errors drop or --errors replace, "
             f"or iconv if the file has another encoding"

@@ -24,7 +24,7 @@ def read_aligned_lines(
     Args:
         source: file of the sources
         target: file of the targets
-        errors: drop, replace or refuse lines with invalid UTF-8
+        errors: handling of lines with invalid UTF-8: drop, replace or strict
         counts: counts of read and dropped records, updated in place
 
     Raises:
@@ -116,18 +116,19 @@ def read_splits(
         pair_files: source and target file of each split
         text_files: text file of each split
         paragraphs: whether a text ends at a blank line instead of at each line
-        errors: drop, replace or refuse lines with invalid UTF-8
+        errors: handling of lines with invalid UTF-8: drop, replace or strict
         counts: counts of read and dropped records, updated in place
     """
     has_pairs, has_texts = any(map(any, pair_files.values())), any(text_files.values())
     if has_pairs == has_texts:
         raise UserError(
-            "expected --src and --tgt for translation, or --text for a language model, got "
+            "expected --source and --target for translation, or --text for a language model, got "
             f"{'both' if has_pairs else 'none of them'}"
         )
     if has_pairs and paragraphs:
         raise UserError(
-            "--paragraphs: expected with --text only, got it with --src and --tgt; leave it out"
+            "--paragraphs: expected with --text only, got it with --source and --target; "
+            "leave it out"
         )
     splits = {}
     for split, path in text_files.items():
@@ -138,10 +139,10 @@ def read_splits(
             splits[split] = read_aligned_lines(source, target, errors=errors, counts=counts)
         elif source is not None or target is not None:
             prefix = "--" if split == "train" else f"--{split}-"
-            present, missing = ("src", "tgt") if target is None else ("tgt", "src")
+            present, missing = ("source", "target") if target is None else ("target", "source")
             raise UserError(f"{prefix}{present}: expected {prefix}{missing} with it, got one file")
     if "train" not in splits:
-        options = "--text" if has_texts else "--src and --tgt"
+        options = "--text" if has_texts else "--source and --target"
         raise UserError(f"expected {options} for training, got held-out files only")
     for path in (*text_files.values(), *(path for pair in pair_files.values() for path in pair)):
         if path is not None:

@@ -227,6 +227,35 @@ def _count_slices(graph: Graph, path: AbstractSet[int], *, index: int) -> int:
 
 def has_parallel_branches(graph: Graph, norms: Mapping[int, Norm], *, add: ResidualAdd) -> bool:
     """Whether the branch is the sum of an attention and another sub-layer with the same fork."""
+    return find_parallel_paths(graph, norms, add=add) is not None
+
+
+def find_branch_kinds(
+    graph: Graph, norms: Mapping[int, Norm], *, add: ResidualAdd, kind: str
+) -> tuple[str, ...]:
+    """Return the kinds of all branches of an add: two if parallel branches are summed first.
+
+    Args:
+        graph: recorded graph.
+        norms: all norms, by the node of their result.
+        add: the residual add.
+        kind: kind of its branch as a whole, which is that of the attention.
+    """
+    paths = find_parallel_paths(graph, norms, add=add)
+    if paths is None:
+        return (kind,)
+    other = next(path for path in paths if not attention_nodes(graph, path)) - {add.fork}
+    is_convolution = any(graph[i].op in CONVOLUTION for i in other)
+    return kind, "convolution" if is_convolution else "feed-forward"
+
+
+def find_parallel_paths(
+    graph: Graph, norms: Mapping[int, Norm], *, add: ResidualAdd
+) -> list[set[int]] | None:
+    """Return the paths from the fork of an attention and another sub-layer that are summed.
+
+    None if the branch is not such a sum.
+    """
     index = add.branch
     for _ in range(MAX_PARALLEL_STEPS):
         node = graph[index]
@@ -239,10 +268,11 @@ def has_parallel_branches(graph: Graph, norms: Mapping[int, Norm], *, add: Resid
                 for i, path in zip(node.inputs, paths, strict=True)
             )
             if not both_mix or not both_read_fork or graph.has_mixing(shared):
-                return False
-            return bool(attention_nodes(graph, paths[0])) != bool(attention_nodes(graph, paths[1]))
+                return None
+            attend = [bool(attention_nodes(graph, path)) for path in paths]
+            return paths if attend[0] != attend[1] else None
         step = graph.parent_through_scale(index)
         if step is None:
-            return False
+            return None
         index = step[0]
-    return False
+    return None

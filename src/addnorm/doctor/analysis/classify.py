@@ -65,17 +65,17 @@ def classify(graph: Graph, adds: Adds) -> ModelAnalysis:
 
 def _place_adds(graph: Graph, norms: Mapping[int, Norm], *, adds: Adds) -> list[PlacedAdd]:
     """Find the norms on each branch and the add before it, in the order of execution."""
-    settled = dict(adds)  # later adds see the corrected forks of earlier ones
+    corrected = dict(adds)  # later adds see the corrected forks of earlier ones
     placed = []
     for index in sorted(adds):
-        fed_by = _find_fed_branch(graph, settled, add=adds[index])
-        placement = place_norms(graph, norms, adds=settled, add=adds[index], fed_by=fed_by)
+        fed_by = _find_fed_branch(graph, corrected, add=adds[index])
+        placement = place_norms(graph, norms, adds=corrected, add=adds[index], fed_by=fed_by)
         # A normalized shortcut is expected where the branch reads the output of another branch.
         add = replace(
             placement.add,
             has_normed_shortcut=placement.add.has_normed_shortcut and fed_by is None,
         )
-        settled[index] = add
+        corrected[index] = add
         is_apart = add.crossing == "streams" or find_sliced_stream(graph, add.shortcut) == add.fork
         start = add.shortcut if is_apart or fed_by is not None else add.fork
         feeds_softmax = any(graph[i].op == "softmax" for i in graph.forward_reach(index))
@@ -85,7 +85,7 @@ def _place_adds(graph: Graph, norms: Mapping[int, Norm], *, adds: Adds) -> list[
                 placement,
                 add=add,
                 fed_by=fed_by,
-                link=find_stream_link(graph, settled, norms=norms, add=add, start=start),
+                link=find_stream_link(graph, corrected, norms=norms, add=add, start=start),
                 is_attention_score=feeds_softmax and not placement.entry_norms,
             )
         )

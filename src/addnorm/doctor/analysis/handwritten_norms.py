@@ -17,7 +17,8 @@ A product or quotient of two activations is a norm if
 3. value and statistic come from the same tensor (`_trace_to_base` of both ends at node 1).
 
 If a mean is subtracted on either walk it is a layer norm. If the magnitude is a length and not the
-root of a mean, it is an L2 norm.
+root of a mean, it is an L2 norm. A magnitude of absolute values is none of these: x / mean|x| has
+the kind "mean_abs", x / sum|x| is "l1", x / max|x| is "max_abs", and x / max(x) is "max".
 """
 
 import math
@@ -54,7 +55,7 @@ class Norm:
     source: int
     """Node of the input."""
     kind: str
-    """layer, rms, l2, batch, group, instance, dyt or derf."""
+    """layer, rms, l2, l1, mean_abs, max_abs, max, batch, group, instance, dyt or derf."""
     path: str
     """Path of the module that executes it."""
     eps: float | None = None
@@ -107,6 +108,9 @@ def _match_division(graph: Graph, node: Node, *, value: int, statistic: int) -> 
     source = graph[trail[-1]]
     is_centered |= magnitude.is_centered
     kind = "layer" if is_centered else "l2" if magnitude.is_length else "rms"
+    if magnitude.absolute:
+        is_mean = magnitude.absolute == "l1" and not magnitude.is_length  # sum(|x|) / dim
+        kind = "mean_abs" if is_mean else magnitude.absolute
     if kind == "l2" and magnitude.axes:  # sqrt(dim) times a unit vector is an RMS norm
         root = math.sqrt(math.prod(source.shape[axis] for axis in magnitude.axes))
         numbers = [o.value for i in trail for o in graph[i].operands if o.kind == "number"]
@@ -132,6 +136,8 @@ class _Magnitude:
     """Whether it is a length and not the root of a mean."""
     eps: float | None
     axes: tuple[int, ...] | None
+    absolute: str = ""
+    """Kind of the norm if it measures absolute values: l1, mean_abs, max_abs or max."""
 
 
 def _find_magnitude(graph: Graph, index: int) -> _Magnitude | None:
@@ -143,6 +149,7 @@ def _find_magnitude(graph: Graph, index: int) -> _Magnitude | None:
     eps: float | None = None
     axes: tuple[int, ...] | None = None
     has_root = is_centered = False
+    absolute = ""
     ops: set[str] = set()
     visited, waiting = {index}, [index]
     while waiting and len(visited) < MAX_STATISTIC_NODES:
@@ -157,6 +164,7 @@ def _find_magnitude(graph: Graph, index: int) -> _Magnitude | None:
             reduced.update(node.inputs)
             axes = axes or _reduced_axes(graph, node)
             is_centered |= node.op in VARIANCES
+            absolute = absolute or _absolute_kind(graph, node)
             has_root |= any(graph[i].op == "abs" for i in node.inputs)
             is_centered |= any(_trace_to_base(graph, i)[1] for i in node.inputs)
             continue
@@ -170,7 +178,35 @@ def _find_magnitude(graph: Graph, index: int) -> _Magnitude | None:
     if not (has_root and reduced):
         return None
     is_length = not ops & (VARIANCES | {"mean", "nanmean", "div", "mul"})
-    return _Magnitude(frozenset(reduced), is_centered, is_length, eps, axes)
+    return _Magnitude(frozenset(reduced), is_centered, is_length, eps, axes, absolute)
+
+
+def absolute_order(order: object) -> str:
+    """Return the kind of norm that an order of a vector norm means; empty for the Euclidean."""
+    if not isinstance(order, int | float):
+        return ""
+    return {1: "l1", math.inf: "max_abs"}.get(order, "")
+
+
+def _absolute_kind(graph: Graph, node: Node) -> str:
+    """Return the kind of norm if a reduction takes absolute values, not squares; else empty."""
+    order = node.detail.get("order")
+    if order is not None:
+        return absolute_order(order)
+    trail = [graph[i] for start in node.inputs for i in _trace_to_base(graph, start)[0][:-1]]
+    has_abs = any(step.op == "abs" for step in trail)
+    if node.op in ("amax", "max"):
+        return "max_abs" if has_abs else "max"
+    if not has_abs or any(_is_power(step) for step in trail):
+        return ""
+    return {"mean": "mean_abs", "nanmean": "mean_abs", "sum": "l1", "nansum": "l1"}.get(node.op, "")
+
+
+def _is_power(node: Node) -> bool:
+    """Whether a node is a power of its input, such as x * x."""
+    return node.op in ("pow", "square", "float_power") or (
+        node.op == "mul" and len({(o.kind, o.node) for o in node.operands}) == 1
+    )
 
 
 def _reduced_axes(graph: Graph, node: Node) -> tuple[int, ...] | None:

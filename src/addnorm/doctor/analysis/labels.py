@@ -7,6 +7,7 @@
 The words are stored in `signatures.json` and in reports; do not change them.
 """
 
+from addnorm.doctor.analysis.branch_kinds import attention_steps
 from addnorm.doctor.analysis.norms import is_query_key
 from addnorm.doctor.analysis.results import AddAnalysis, ModelAnalysis
 from addnorm.doctor.graph.nodes import Scale
@@ -29,14 +30,17 @@ def wiring_label(analysis: ModelAnalysis, block: AddAnalysis) -> str:
         return "attention_score"
     if block.is_false_pre_norm:
         return "false_pre_ln"
-    placement = (block.has_pre_norm, block.exit_norm is not None, block.has_post_norm)
-    label = WIRING_LABELS[placement]
+    label = WIRING_LABELS[_placement(block)]
     if label == "none" and any(
         i not in block.partial_norms and not is_query_key(analysis.graph, analysis.norms[i])
         for i in block.inner_norms
     ):
         return "mid-norm"
     return label
+
+
+def _placement(block: AddAnalysis) -> tuple[bool, bool, bool]:
+    return (block.has_pre_norm, block.exit_norm is not None, block.has_post_norm)
 
 
 def list_tags(analysis: ModelAnalysis, block: AddAnalysis) -> tuple[str, ...]:
@@ -60,6 +64,7 @@ def list_tags(analysis: ModelAnalysis, block: AddAnalysis) -> tuple[str, ...]:
         "gated": add.is_gated and not add.is_mixed,
         "hyper-connections": add.is_mixed,
         "parallel": block.is_parallel,
+        "sub-ln": has_sub_norm(analysis, block),
         "projection-shortcut": add.has_projection,
         "long-skip": block.skipped_adds > 0,
         "activation-after-add": bool(block.activation_after),
@@ -74,6 +79,28 @@ def list_tags(analysis: ModelAnalysis, block: AddAnalysis) -> tuple[str, ...]:
     }
     tags += [name for name, holds in properties.items() if holds]
     return tuple(dict.fromkeys(tags))
+
+
+def has_sub_norm(analysis: ModelAnalysis, block: AddAnalysis) -> bool:
+    """Whether Pre-LN has another norm before the last matrix of its branch, as Sub-LN has.
+
+    In an attention it follows the product with the values; norms of queries, keys and their
+    low-rank projections precede it. In a feed-forward it follows the first matrix.
+    """
+    kinds = ("self-attention", "cross-attention", "feed-forward")
+    if WIRING_LABELS[_placement(block)] != "pre_ln" or block.kind not in kinds:
+        return False
+    graph, products = analysis.graph, attention_steps(block.steps)
+    for index in block.inner_norms:
+        source = analysis.norms[index].source
+        before = graph.ancestors(source, block.add.fork) & (block.add.path - {block.add.fork})
+        after = graph.nodes_between(index, block.add.branch) - {index}
+        is_late = (
+            any(product in before for product in products) if products else graph.has_mixing(before)
+        )
+        if is_late and graph.has_mixing(after) and index not in block.partial_norms:
+            return True
+    return False
 
 
 def differs_from_one(scale: Scale) -> bool:

@@ -9,17 +9,27 @@ x / x.norm(dim=-1)             by hand                   kind "l2" (handwritten_
 import math
 from dataclasses import replace
 
-from addnorm.doctor.analysis.handwritten_norms import Norm, axes_from_end, find_handwritten_norm
+from addnorm.doctor.analysis.handwritten_norms import (
+    Norm,
+    absolute_order,
+    axes_from_end,
+    find_handwritten_norm,
+)
 from addnorm.doctor.graph.graph import Graph
 from addnorm.doctor.graph.nodes import Node
 from addnorm.doctor.graph.ops import ATTENTION, NAMED_NORMS, SLICES
 
-__all__ = ["TITLES", "Norm", "find_gain_nodes", "find_norms", "is_query_key"]
+__all__ = ["FEATURE_NORMS", "TITLES", "Norm", "find_gain_nodes", "find_norms", "is_query_key"]
 
 TITLES = {
     "layer": "LayerNorm", "rms": "RMSNorm", "l2": "Unit norm", "batch": "BatchNorm",
     "group": "GroupNorm", "instance": "InstanceNorm", "dyt": "DyT", "derf": "Derf",
+    "mean_abs": "mean-absolute-value norm", "l1": "L1 norm", "max_abs": "max-absolute-value norm",
+    "max": "max norm",
 }  # fmt: skip
+
+FEATURE_NORMS = ("layer", "rms", "l2", "l1", "mean_abs", "max_abs", "max")
+"""Kinds whose statistics should cover the features of one token."""
 
 
 def find_norms(graph: Graph) -> dict[int, Norm]:
@@ -78,8 +88,9 @@ def _find_named_norm(graph: Graph, node: Node) -> Norm | None:
     weights = tuple(o.name for o in node.operands if o.kind == "weight")
     learned = any(o.kind == "node" and graph[o.node].learned for o in node.operands)
     gain = bool(weights) or learned or node.op.startswith("hidden")
+    kind = absolute_order(node.detail.get("order")) or NAMED_NORMS[node.op]
     return Norm(
-        node.index, source, NAMED_NORMS[node.op], node.path, node.detail.get("eps"),
+        node.index, source, kind, node.path, node.detail.get("eps"),
         _named_axes(graph, node), gain, weights,
     )  # fmt: skip
 

@@ -71,7 +71,7 @@ def resize_axis(axis: Axis, size: int) -> Axis:
     A multiple of the old size means copies of each entry, as when a token goes to several experts.
     """
     old_size = math.prod(factor.size for factor in axis)
-    if axis and size % old_size == 0:
+    if axis and size and size % old_size == 0:  # an empty slice is no copy
         return axis if size == old_size else (*axis, AxisFactor(frozenset(), size // old_size))
     return make_axis(collect_origins([axis]), size)
 

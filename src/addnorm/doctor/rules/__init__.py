@@ -15,19 +15,27 @@ understand: it yields nothing, or appends to `context.notes` what it could not c
 
 from addnorm.doctor.rules import (  # noqa: F401
     cloned_layers,
+    constant_weights,
     decayed_gain,
+    detached_layers,
     double_norm,
     dropout_after_norm,
+    dropout_on_stream,
     ffn_fed_unadded,
     ineffective_option,
     inert_norm,
+    large_initial_logits,
     leaks,
     missing_final_norm,
+    missing_residual,
+    nan_output,
     precision,
     shared_norm,
     skip_after_norm,
     skip_scale,
+    unscaled_attention,
     wrong_axis,
+    wrong_mask,
 )
 from addnorm.doctor.rules.base import RULES, RuleContext, rule
 

@@ -91,6 +91,11 @@ class RuleContext:
         """The parameters of the model by name."""
         return dict(self.trace.model.named_parameters())
 
+    def is_trainable(self, name: str) -> bool:
+        """Whether a weight requires a gradient outside the trace, in which all of them do."""
+        guard = self.trace.guard
+        return guard is None or guard.is_trainable(name)
+
     def norm_weights(self, norm: Norm) -> tuple[str, ...]:
         """Return the names of the gain and bias of a norm.
 

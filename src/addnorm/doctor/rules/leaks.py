@@ -20,9 +20,12 @@ from addnorm.doctor.rules.probing.perturb import (
     Probe,
     first_changed_index,
     perturb_last_token,
+    reads_probed_input,
     relative_change,
 )
+from addnorm.doctor.rules.wrong_mask import reads_both_directions
 from addnorm.doctor.trace.causal_masks import causal_offsets
+from addnorm.doctor.trace.statistics import Attention
 
 
 @rule("batch_leak")
@@ -64,10 +67,10 @@ def batch_leak(context: RuleContext) -> Iterator[Finding]:
 def future_leak(context: RuleContext) -> Iterator[Finding]:
     """Report causal models in which a later token changes the output of an earlier one."""
     masks = _find_causal_masks(context)
-    if not masks and not _is_causal(context):
+    if (not masks and not _is_causal(context)) or reads_both_directions(context):
         return
     probe = perturb_last_token(context)
-    reason = _explain_unusable_probe(probe)
+    reason = _explain_unusable_probe(probe) or _explain_encoder(context)
     if probe is None or reason:
         context.notes.append(f"leaks from the future were not checked: {reason}")
         return
@@ -90,6 +93,33 @@ def _explain_unusable_probe(probe: Probe | None) -> str:
         return "the output does not depend on the last token"
     has_token_axis = probe.length in probe.before.shape[1:-1]
     return "" if has_token_axis else "no axis of the output has the length of the input"
+
+
+def _explain_encoder(context: RuleContext) -> str:
+    """Return why later tokens may be seen: an encoder reads the same input; empty if none does.
+
+    A causal stream then starts from, or attends to, a stream that is not causal at all.
+    """
+    main = _main_stream(context)
+    if not main or not all(a.is_causal for a in _square_attentions(context, main)):
+        return ""
+    for stream in {block.stream for block in context.blocks} - {main[0].stream}:
+        blocks = [block for block in context.blocks if block.stream == stream]
+        attentions = _square_attentions(context, blocks)
+        is_open = attentions and not any(a.is_causal for a in attentions)
+        if is_open and reads_probed_input(context, blocks[0].link.start):
+            return "an encoder of the same input sees all tokens"
+    return ""
+
+
+def _square_attentions(context: RuleContext, blocks: list[AddAnalysis]) -> list[Attention]:
+    """Return the self-attentions in some blocks."""
+    return [
+        attention
+        for attention in context.trace.recorder.stats.attentions
+        if attention.is_square
+        and any(b.kind == "self-attention" and attention.node in b.add.path for b in blocks)
+    ]
 
 
 def _gate_evidence(context: RuleContext) -> dict[str, Any]:

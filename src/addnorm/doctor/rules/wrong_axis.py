@@ -8,7 +8,7 @@ queries and keys               the axis that their product sums over
 
 from collections.abc import Iterator
 
-from addnorm.doctor.analysis.norms import Norm
+from addnorm.doctor.analysis.norms import FEATURE_NORMS, Norm
 from addnorm.doctor.analysis.results import AddAnalysis
 from addnorm.doctor.graph.contractions import find_operand_axes
 from addnorm.doctor.graph.graph import Graph
@@ -17,7 +17,6 @@ from addnorm.doctor.report import Finding
 from addnorm.doctor.rules.base import RuleContext, rule
 
 TRANSFORMER_KINDS = ("self-attention", "cross-attention", "feed-forward")
-FEATURE_NORMS = ("layer", "rms", "l2")
 
 
 @rule("wrong_axis")

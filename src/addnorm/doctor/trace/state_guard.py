@@ -25,7 +25,7 @@ from torch.overrides import TorchFunctionMode
 
 from addnorm.core.errors import UserError
 from addnorm.doctor.graph.ops import EMBEDDINGS, op_name
-from addnorm.doctor.trace.tensors import iter_tensors
+from addnorm.doctor.trace.tensors import iter_tensors, to_plain
 from addnorm.measure.isolation import compile_disabled, preserve_rng
 
 MEMORY_SHARING_OPS = frozenset({"numpy", "__array__", "__dlpack__"})
@@ -84,7 +84,7 @@ class StateGuard:
             for tensor, copy in self._copies.values():
                 if tensor.shape != copy.shape:
                     tensor.data = copy.clone()  # restore may be called again
-                elif not torch.equal(tensor, copy):
+                elif not torch.equal(to_plain(tensor), to_plain(copy)):
                     tensor.data.copy_(copy)
 
     def unsaved_writes(self) -> list[str]:

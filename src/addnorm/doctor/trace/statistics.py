@@ -16,7 +16,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from inspect import signature
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -34,6 +34,13 @@ SATURATION_THRESHOLDS = {"tanh": 1.818, "erf": 1.517}
 MASKED_LOGIT_GAP = 500.0
 """Distance below the maximum of its row at which a logit counts as masked."""
 
+MIN_PATTERN_TOKENS = 4
+"""Smallest number of tokens at which the pattern of a mask is recognized."""
+
+Visibility = Literal["others", "prefix", "later", "itself", "nothing"]
+"""What each token sees: a `prefix` and what precedes it, `later` tokens and perhaps itself, only
+`itself`, or `nothing`; `others` stands for everything else, such as all tokens or earlier ones."""
+
 
 @dataclass(frozen=True, slots=True)
 class Attention:
@@ -50,6 +57,12 @@ class Attention:
     """Largest absolute logit that is not masked."""
     entropy: float
     """Mean entropy of the weights, as a fraction of the maximum."""
+    logit_deviation: float = math.nan
+    """Standard deviation of the logits that are not masked, within the rows."""
+    visible: Visibility = "others"
+    """Which tokens the masks leave to each token of a square attention."""
+    has_blind_query: bool = False
+    """Whether all logits of some query are minus infinity, so that its weights are NaN."""
 
 
 class ActivationStats:
@@ -130,7 +143,7 @@ class ActivationStats:
                 reading = reader(call.args, call.kwargs)
                 if reading is None:
                     return
-                max_logit, entropy = _measure_logits(reading.logits)
+                max_logit, entropy, deviation = _measure_logits(reading.logits)
                 attention = Attention(
                     path=path,
                     node=node,
@@ -139,6 +152,9 @@ class ActivationStats:
                     query_count=reading.query_count,
                     max_logit=max_logit,
                     entropy=entropy,
+                    logit_deviation=deviation,
+                    visible=_find_visible(reading.logits) if reading.is_square else "others",
+                    has_blind_query=bool((reading.logits[:1] == -math.inf).all(-1).any()),
                 )
         except Exception:  # a statistic must not break the forward pass
             return
@@ -228,7 +244,6 @@ def _sdpa_logits(args: tuple[Any, ...], kwargs: dict[str, Any]) -> _LogitReading
     query, key = arguments["query"].detach(), arguments["key"].detach()
     length, square = query.shape[-2], query.shape[-2] == key.shape[-2]
     mask = arguments.get("attn_mask")
-    causal = bool(arguments.get("is_causal")) or (square and _is_causal_mask(mask))
     query, key = query[:1, ..., :MAX_QUERIES, :].float(), key[:1].float()
     if query.dim() == 4 and key.shape[1] != query.shape[1]:
         key = key.repeat_interleave(query.shape[1] // key.shape[1], 1)
@@ -242,6 +257,7 @@ def _sdpa_logits(args: tuple[Any, ...], kwargs: dict[str, Any]) -> _LogitReading
     elif arguments.get("is_causal"):
         later = torch.ones(logits.shape[-2:], dtype=torch.bool, device=logits.device).triu(1)
         logits = logits.masked_fill(later, -math.inf)
+    causal = bool(arguments.get("is_causal")) or (square and _hides_later(logits))
     return _LogitReading(logits, causal, square, length)
 
 
@@ -251,7 +267,6 @@ def _mha_logits(args: tuple[Any, ...], kwargs: dict[str, Any]) -> _LogitReading 
     query, key, heads, bias = (arguments[n] for n in ("query", "key", "num_heads", "in_proj_bias"))
     dim, mask, in_proj = query.shape[-1], arguments.get("attn_mask"), arguments["in_proj_weight"]
     square = query.shape[0] == key.shape[0]
-    causal = bool(arguments.get("is_causal")) or (square and _is_causal_mask(mask))
     projected = []
     for position, (tensor, name) in enumerate(((query, "q_proj_weight"), (key, "k_proj_weight"))):
         rows = slice(position * dim, (position + 1) * dim)
@@ -267,6 +282,7 @@ def _mha_logits(args: tuple[Any, ...], kwargs: dict[str, Any]) -> _LogitReading 
         )
     if isinstance(padding, Tensor):
         logits = _apply_mask(logits, padding[:1] if padding.dim() == 2 else padding)
+    causal = bool(arguments.get("is_causal")) or (square and _hides_later(logits))
     return _LogitReading(logits, causal, square, query.shape[0])
 
 
@@ -284,13 +300,9 @@ _LOGIT_READERS = {
 }
 
 
-def _is_causal_mask(mask: Any) -> bool:
-    """Whether an attention mask hides all later tokens; boolean masks may have either sign."""
-    if not isinstance(mask, Tensor) or mask.dim() < 2 or mask.shape[-1] != mask.shape[-2]:
-        return False
-    if mask.dtype == torch.bool:
-        return _is_causal(~mask) or _is_causal(mask)
-    return _is_causal(_find_masked(mask))
+def _hides_later(logits: Tensor) -> bool:
+    """Whether the masked logits of a square attention, perhaps of its first queries, are causal."""
+    return _is_causal(_find_masked(logits[..., : logits.shape[-2]]))
 
 
 def _find_masked(logits: Tensor) -> Tensor:
@@ -308,13 +320,44 @@ def _is_causal(hidden: Tensor) -> bool:
     return bool(hidden[..., above].all()) and not bool(diagonal.all())
 
 
-def _measure_logits(logits: Tensor) -> tuple[float, float]:
-    """Return the largest absolute logit and the relative entropy of the first example."""
+def _find_visible(logits: Tensor) -> Visibility:
+    """Return which tokens the queries of the first example see, in any head.
+
+    A NaN, left by an earlier layer whose mask hides everything, counts as visible.
+    """
+    logits = logits[:1].nan_to_num(nan=0.0, neginf=-math.inf)
+    visible = (~_find_masked(logits)).flatten(0, -3).any(0)
+    queries, keys = visible.shape
+    if keys < MIN_PATTERN_TOKENS:
+        return "others"
+    if not bool(visible.any()):
+        return "nothing"
+    if bool(visible.tril(-1).any()):
+        return "prefix" if _is_prefix(visible[:, :queries]) else "others"
+    later = visible.triu(1).any(-1)
+    if bool(later[: keys - 1].all()):
+        return "later"
+    return "others" if bool(later.any()) else "itself"
+
+
+def _is_prefix(visible: Tensor) -> bool:
+    """Whether tokens see each other within a prefix, and behind it only what precedes them."""
+    later = visible.triu(1)
+    prefix = int(later.any(0).nonzero().max()) + 1 if bool(later.any()) else 0
+    inside = visible[:prefix, :prefix].all() and visible.diagonal()[prefix:].all()
+    return 1 < prefix < len(visible) and bool(inside)
+
+
+def _measure_logits(logits: Tensor) -> tuple[float, float, float]:
+    """Return largest absolute logit, relative entropy and deviation of the first example."""
     logits = logits[:1].float()
-    visible = logits[~_find_masked(logits)]
+    hidden = _find_masked(logits)
+    visible = logits[~hidden]
     max_logit = float(visible.abs().max()) if visible.numel() else math.nan
     if logits.shape[-1] < 2:
-        return max_logit, math.nan
+        return max_logit, math.nan, math.nan
+    means = logits.masked_fill(hidden, 0.0).sum(-1, keepdim=True) / (~hidden).sum(-1, keepdim=True)
+    deviation = float((logits - means)[~hidden].square().mean().sqrt())
     weights = logits.softmax(-1)
     entropy = -(weights * weights.clamp_min(1e-20).log()).sum(-1)
-    return max_logit, float(entropy.nanmean()) / math.log(logits.shape[-1])
+    return max_logit, float(entropy.nanmean()) / math.log(logits.shape[-1]), deviation

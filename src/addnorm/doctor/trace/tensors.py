@@ -5,8 +5,10 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import torch
 from torch import Tensor
 
+PLAIN_FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 MAX_DEPTH = 6
 """Maximum depth of nesting."""
 
@@ -56,3 +58,10 @@ def map_tensors(value: Any, function: Any) -> Any:
             object.__setattr__(mapped, field.name, part)
         return mapped
     return value
+
+
+def to_plain(tensor: Tensor) -> Tensor:
+    """Return a sparse tensor as a dense one, and a float8 tensor in float32."""
+    plain = tensor if tensor.layout == torch.strided else tensor.to_dense()
+    is_small = plain.is_floating_point() and plain.dtype not in PLAIN_FLOATS
+    return plain.float() if is_small else plain

@@ -15,7 +15,7 @@ from addnorm.report.charts.base import CHART_CONFIG, VALUES, assemble_chart, hov
 from addnorm.report.format import round_significant
 from addnorm.report.html.notes import empty_chart_note, nonfinite_note
 from addnorm.report.html.page import Chart, Note
-from addnorm.report.theme import ArmStyle, arm_styles
+from addnorm.report.theme import ArmStyle, make_arm_styles
 
 GUIDES = "guides"
 LOG_CUT_FRACTION = 0.1
@@ -25,7 +25,7 @@ AXIS_TITLES = {"lr": "learning rate"}
 LEGEND_COLUMNS = 3
 
 
-def claim_chart(chart_spec: ChartSpec, rows: Sequence[Row], title: str) -> Chart | Note:
+def plot_claim(chart_spec: ChartSpec, rows: Sequence[Row], title: str) -> Chart | Note:
     """Return the chart of a claim, or a note if no row has a finite value.
 
     Args:
@@ -37,7 +37,7 @@ def claim_chart(chart_spec: ChartSpec, rows: Sequence[Row], title: str) -> Chart
     groups = _group_values(chart_spec, rows)
     if not groups:
         return empty_chart_note(title, len(rows))
-    arms = list(arm_styles(list(dict.fromkeys(arm for arm, _ in groups))).values())
+    arms = list(make_arm_styles(list(dict.fromkeys(arm for arm, _ in groups))).values())
     values, is_cut = _estimate_rows(chart_spec, groups)
     num_nonfinite = sum(not math.isfinite(row["value"]) for row in rows)
     notes = ["Means over seeds; bars are 95 % intervals.", nonfinite_note(num_nonfinite)]

@@ -8,12 +8,11 @@ from itertools import pairwise
 from addnorm.comparison.analysis.study import CellOutcome, Study
 from addnorm.comparison.grid import Arm
 from addnorm.core.rows import Row
+from addnorm.report.comparison.site_metrics import SITE_METRICS
 from addnorm.report.downsample import Points, downsample, evenly_spaced, finite_points
 from addnorm.report.format import site_label
 from addnorm.report.run_history import History
 
-MEASURES = ("gradient_norm", "stream_variance", "dependency", "update_ratio")
-"""Names of the per-site rows that are drawn."""
 MAX_PAGE_POINTS, MIN_CELL_POINTS, MAX_CELL_POINTS = 40_000, 30, 400
 """Limits on the training losses of a page, and of a single cell."""
 MAX_STEPS, MAX_SITES = 6, 72
@@ -142,7 +141,7 @@ def _loss_points(rows: Iterable[Row], split: str) -> list[tuple[float, float]]:
 
 
 def _site_rows(rows: Iterable[Row]) -> Iterable[Row]:
-    return (row for row in rows if row.get("site") is not None and row["name"] in MEASURES)
+    return (row for row in rows if row.get("site") is not None and row["name"] in SITE_METRICS)
 
 
 def _collect_profiles(rows: Iterable[Row]) -> Mapping[tuple[str, str, int], Profile]:

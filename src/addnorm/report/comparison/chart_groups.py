@@ -7,15 +7,16 @@ from functools import cached_property
 from addnorm.comparison.analysis.study import Study
 from addnorm.report.comparison.cell_curves import StudyCurves, mean_over_seeds
 from addnorm.report.comparison.chart_base import Groups, Rows, group_by_setting, map_selection_keys
-from addnorm.report.comparison.loss_charts import TITLES, loss_chart
+from addnorm.report.comparison.loss_charts import TITLES, plot_losses
 from addnorm.report.comparison.selections import Selection, build_selections, find_most_contrasting
-from addnorm.report.comparison.site_charts import SITE_METRICS, site_chart, site_rows
+from addnorm.report.comparison.site_charts import plot_sites, site_rows
+from addnorm.report.comparison.site_metrics import SITE_METRICS
 from addnorm.report.downsample import evenly_spaced
 from addnorm.report.format import MISSING, format_number
 from addnorm.report.html.chart_groups import ChartGroup, ChartSelector
 from addnorm.report.html.notes import drawn_values_note, nonfinite_note
 from addnorm.report.html.page import Collapsible, Note, Table
-from addnorm.report.theme import ArmStyle, arm_styles
+from addnorm.report.theme import ArmStyle, make_arm_styles
 
 MAX_TABLE_ROWS = 400
 MAX_STEP_COLUMNS = 6
@@ -43,7 +44,7 @@ class ComparisonCharts:
             study,
             curves,
             group_by_setting(curves),
-            arm_styles([arm.name for arm in study.spec.arms()]),
+            make_arm_styles([arm.name for arm in study.spec.arms()]),
             selections,
             find_most_contrasting(study, selections),
         )
@@ -87,7 +88,7 @@ def build_loss_charts(data: ComparisonCharts) -> ChartGroup | Note:
     notes = {"train": _training_loss_note(data), "valid": "Loss on held-out data."}
     charts = [
         replace(
-            loss_chart(split, data.groups, data.selection_keys, arms=arms, baseline=baseline),
+            plot_losses(split, data.groups, data.selection_keys, arms=arms, baseline=baseline),
             log=True,
             note=note,
         )
@@ -109,7 +110,7 @@ def build_site_charts(data: ComparisonCharts) -> ChartGroup | Note:
     arms = list(data.arm_styles.values())
     charts = [
         replace(
-            site_chart(measure, metric_rows, data.study_curves, arms=arms),
+            plot_sites(measure, metric_rows, data.study_curves, arms=arms),
             note=SITE_METRICS[measure].note,
             log=SITE_METRICS[measure].log,
         )

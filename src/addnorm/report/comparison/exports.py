@@ -19,13 +19,17 @@ from addnorm.report.comparison.chart_groups import (
     build_site_charts,
 )
 from addnorm.report.comparison.selections import BEST_LABEL
-from addnorm.report.comparison.stability import map_chart, stability_map, warmup_label
+from addnorm.report.comparison.stability import (
+    build_stability_map,
+    plot_stability_map,
+    warmup_label,
+)
 from addnorm.report.diagram.draw import render_png
 from addnorm.report.diagram.svg import render_svg
 from addnorm.report.html.chart_groups import ChartGroup, apply_scale, filter_spec
 from addnorm.report.html.page import HOVER_ONLY_STYLE, Chart, vega_lite_version
 from addnorm.report.output import open_output, write_bytes, write_error
-from addnorm.report.theme import page_colors
+from addnorm.report.theme import get_page_colors
 
 PNG_SCALE = 2.0
 CHART_WIDTH_PIXELS = 460
@@ -48,7 +52,7 @@ def write_pngs(study: Study, folder: str | Path) -> list[Path]:
     last measured step.
     """
     folder, data = _make_folder(folder), ComparisonCharts.from_study(study)
-    map_png = _chart_to_png(map_chart(stability_map(study, data.arm_styles)))
+    map_png = _chart_to_png(plot_stability_map(build_stability_map(study, data.arm_styles)))
     paths = [write_bytes(folder / "stability-map.png", map_png)]
     loss_keys = _selection_keys(data)
     site_keys = [each.key for each in data.contrasting_selections if each.key in loss_keys]
@@ -138,7 +142,7 @@ def _chart_to_png(chart: Chart) -> bytes:
             each for each in spec["layer"] if each["mark"].get("style") != HOVER_ONLY_STYLE
         ]
     text = json.dumps(spec)
-    for name, color in page_colors("light").items():
+    for name, color in get_page_colors("light").items():
         text = text.replace(f"var(--{name})", color)
     return bytes(vl_convert.vegalite_to_png(text, vl_version=vega_lite_version(), scale=PNG_SCALE))
 
@@ -157,7 +161,11 @@ def _summary_values(study: Study, line: ArmSummary) -> dict[str, Any]:
     values |= {s: line.states.get(s, 0) for s in ("trained", "stuck", "diverged", "crashed")}
     values["stable"] = "; ".join(f"{warmup_label(e.warmup)}: {e.format()}" for e in line.stable)
     values["best"] = line.best.format() if line.best else ""
-    for name, estimate in (("loss", line.loss), (study.score, line.score), ("behind", line.behind)):
+    for name, estimate in (
+        ("loss", line.loss),
+        (study.score.name, line.score),
+        ("behind", line.behind),
+    ):
         fields = asdict(estimate) if estimate is not None else {}
         values |= {
             f"{name}_mean": fields.get("mean"),

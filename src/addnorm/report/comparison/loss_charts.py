@@ -34,7 +34,7 @@ FAILURES, BASELINE = "failures", "baseline"
 TITLES = {"train": "Training loss", "valid": "Validation loss"}
 
 
-def loss_chart(
+def plot_losses(
     split: str,
     groups: Groups,
     selection_keys: SelectionKeys,

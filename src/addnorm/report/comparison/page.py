@@ -13,9 +13,9 @@ from addnorm.report.comparison.chart_groups import (
     build_site_charts,
 )
 from addnorm.report.comparison.reproduce import build_reproduce_parts, format_baseline
-from addnorm.report.comparison.sample_outputs import sample_outputs
-from addnorm.report.comparison.stability import stability_map
-from addnorm.report.comparison.summary import summary_section
+from addnorm.report.comparison.sample_outputs import build_sample_outputs
+from addnorm.report.comparison.stability import build_stability_map
+from addnorm.report.comparison.summary import build_summary_section
 from addnorm.report.format import plural
 from addnorm.report.html.page import Note, Section, render_page, write_page
 
@@ -46,10 +46,10 @@ def render_comparison_page(study: Study) -> str:
         key_numbers=_key_numbers(study),
         warnings=_warnings(study),
         sections=[
-            Section("Summary", summary_section(study, data.arm_styles)),
+            Section("Summary", build_summary_section(study, data.arm_styles)),
             Section(
                 "Stability map",
-                [stability_map(study, data.arm_styles), _rules(study)],
+                [build_stability_map(study, data.arm_styles), _rules(study)],
                 STABILITY_NOTE,
             ),
             Section("Loss curves", [build_loss_charts(data)], LOSS_NOTE),
@@ -63,7 +63,7 @@ def render_comparison_page(study: Study) -> str:
             ),
             Section(
                 "Sample outputs",
-                sample_outputs(study, data.arm_styles),
+                build_sample_outputs(study, data.arm_styles),
                 "Outputs of all arms for the same held-out inputs.",
                 narrow=True,
             ),

@@ -9,7 +9,6 @@ from markupsafe import Markup
 from addnorm.comparison import layout as files
 from addnorm.comparison.analysis.study import CellOutcome, Study
 from addnorm.comparison.analysis.summary import Setting
-from addnorm.report.comparison.summary import score_label
 from addnorm.report.format import format_number
 from addnorm.report.html.page import Collapsible, CollapsibleText, Column, Facts, Note, Part, Table
 from addnorm.report.theme import OUTCOME_SYMBOLS, ArmStyle
@@ -19,9 +18,9 @@ MAX_FAILURE_ROWS = 40
 
 def build_reproduce_parts(study: Study, styles: dict[str, ArmStyle]) -> list[Part]:
     """Return commands, spec, environment, data, failures and the table of all cells."""
-    table = cells_table(study, styles)
+    table = build_cells_table(study, styles)
     return [
-        Column((Facts("Commands", reproduce_commands(study)), Facts("Spec", _spec(study)))),
+        Column((Facts("Commands", list_reproduce_commands(study)), Facts("Spec", _spec(study)))),
         Column((Facts("Environment", _environment(study)), Facts("Data", _data(study)))),
         CollapsibleText(f"{files.SPEC}: all keys", study.spec.to_yaml()),
         *_failures(study, styles),
@@ -29,7 +28,7 @@ def build_reproduce_parts(study: Study, styles: dict[str, ArmStyle]) -> list[Par
     ]
 
 
-def reproduce_commands(study: Study) -> dict[str, str]:
+def list_reproduce_commands(study: Study) -> dict[str, str]:
     """Return shell commands by what they do."""
     cell = _choose_cell(study).cell
     config = study.folder / files.CELLS / cell.name / "config.yaml"
@@ -43,10 +42,10 @@ def reproduce_commands(study: Study) -> dict[str, str]:
     }
 
 
-def cells_table(study: Study, styles: dict[str, ArmStyle]) -> Table:
+def build_cells_table(study: Study, styles: dict[str, ArmStyle]) -> Table:
     """Return the table of all cells, including those that failed."""
     head = (
-        *("arm", "depth", "setting", "seed", "outcome", "validation loss", score_label(study)),
+        *("arm", "depth", "setting", "seed", "outcome", "validation loss", study.score.label),
         *("steps", "seconds", "reason", "folder"),
     )
     rows = [_row(study, each, styles) for each in study.cells]
@@ -74,7 +73,7 @@ def _failures(study: Study, styles: dict[str, ArmStyle]) -> list[Part]:
 
 def _row(study: Study, outcome: CellOutcome, styles: dict[str, ArmStyle]) -> list[object]:
     cell, end = outcome.cell, outcome.end
-    score = end.scores.get(study.score, math.nan) if end is not None else math.nan
+    score = end.scores.get(study.score.name, math.nan) if end is not None else math.nan
     state = Markup('<span class="chip is-{0}">{1}</span> {0}').format(
         outcome.state, OUTCOME_SYMBOLS[outcome.state]
     )

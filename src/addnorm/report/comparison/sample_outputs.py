@@ -14,7 +14,7 @@ from addnorm.report.theme import ArmStyle
 CORRECT_MARK = "✓"
 
 
-def sample_outputs(study: Study, styles: dict[str, ArmStyle]) -> list[Part]:
+def build_sample_outputs(study: Study, styles: dict[str, ArmStyle]) -> list[Part]:
     """Return one table for each input, with a row for each arm."""
     try:
         examples = study.task.read_examples(study.folder)

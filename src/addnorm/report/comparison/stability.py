@@ -1,7 +1,7 @@
 """The stability map: outcome of each arm by depth, warm-up and learning rate.
 
-`stability_map` builds the part of the page, which the template renders as one table for each arm.
-`map_chart` converts it to a Vega-Lite chart for exported images.
+`build_stability_map` builds the part of the page, which the template renders as one table for each
+arm. `plot_stability_map` converts it to a Vega-Lite chart for exported images.
 """
 
 import math
@@ -99,7 +99,7 @@ class OutcomeCounts:
         return f'<span class="chips">{" ".join(chips)}</span>'
 
 
-def stability_map(study: Study, styles: dict[str, ArmStyle]) -> StabilityMap:
+def build_stability_map(study: Study, styles: dict[str, ArmStyle]) -> StabilityMap:
     """Return the map of a comparison, with a panel for each style."""
     groups: dict[tuple[str, int | None, int, float], list[CellOutcome]] = {}
     for each in study.cells:
@@ -130,7 +130,7 @@ def warmup_label(warmup: int | None) -> str:
     return f"warm-up {warmup}" if warmup else "no warm-up"
 
 
-def map_chart(outcome_map: StabilityMap) -> Chart:
+def plot_stability_map(outcome_map: StabilityMap) -> Chart:
     """Return the map as a chart with a panel for each arm and warm-up.
 
     The panels are a single wrapped facet. A facet of rows by columns would misplace panels where a

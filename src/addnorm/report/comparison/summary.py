@@ -12,41 +12,21 @@ from addnorm.report.format import MISSING
 from addnorm.report.html.page import Headline, Note, Part, Table
 from addnorm.report.theme import ArmStyle
 
-SCORE_LABELS = {
-    "chrf": "chrF",
-    "bits_per_character": "bits per character",
-    "accuracy": "accuracy",
-    "r2": "R²",
-}
-SCORE_DIGITS = {"chrf": 1}
-SCORE_NOTES = {
-    "chrf": "chrF, from 0 to 100, is the overlap of character n-grams with the expected text; "
-    "higher is better.",
-    "bits_per_character": "Bits per character: lower is better.",
-    "accuracy": "Accuracy is the fraction of correct labels; higher is better.",
-    "r2": "R² is the fraction of the target's variance that is explained; higher is better.",
-}
 
-
-def summary_section(study: Study, styles: dict[str, ArmStyle]) -> list[Part]:
+def build_summary_section(study: Study, styles: dict[str, ArmStyle]) -> list[Part]:
     """Return the verdict and the table of arms."""
     large, small = study.verdict[:2], study.verdict[2:]
     reference = study.summary[0].reference
     head = (
         *("arm", "depth", "cells", "stable learning rates", "best setting", "validation loss"),
-        *(score_label(study), "gap to best", f"speed, {reference} = 1", "peak memory"),
+        *(study.score.label, "gap to best", f"speed, {reference} = 1", "peak memory"),
     )
-    rows = [_row(line, styles, study.score) for line in study.summary]
+    rows = [_row(line, styles, study.score.digits) for line in study.summary]
     table = Table("Arms by depth", head, rows, wide=True, stacked=True)
     return [Headline(large, small), table, Note(_explain_columns(study))]
 
 
-def score_label(study: Study) -> str:
-    """Return the display name of the task's primary score."""
-    return SCORE_LABELS.get(study.score, study.score.replace("_", " "))
-
-
-def _row(line: ArmSummary, styles: dict[str, ArmStyle], score: str) -> list[object]:
+def _row(line: ArmSummary, styles: dict[str, ArmStyle], score_digits: int) -> list[object]:
     best = "none trained" if line.best is None else line.best.format()
     if line.best is not None and not line.whole:
         best += " (not every seed)"
@@ -57,7 +37,7 @@ def _row(line: ArmSummary, styles: dict[str, ArmStyle], score: str) -> list[obje
         _format_ranges(line.stable),
         Markup(", ").join(map(_no_wrap, best.split(", "))),
         _format_estimate(line.loss),
-        _format_estimate(line.score, digits=SCORE_DIGITS.get(score, 3)),
+        _format_estimate(line.score, digits=score_digits),
         "best" if line.leads else _format_gap(line),
         f"{line.speed:.2f}" if math.isfinite(line.speed) else MISSING,
         f"{line.memory / 2**20:,.0f} MB" if math.isfinite(line.memory) else MISSING,
@@ -116,9 +96,9 @@ def _explain_columns(study: Study) -> str:
         ]
     else:
         sentences.append("With one seed, the noise between seeds is unknown and no ± is given.")
-    sentences += [SCORE_NOTES[study.score]] if study.score in SCORE_NOTES else []
-    sentences.append(
+    sentences += [
+        study.score.note,
         f"Speed: {study.task.unit} per second of CPU time (wall time on a GPU), relative to the "
-        "reference arm. Peak memory: maximum of a cell beyond that of an idle process."
-    )
+        "reference arm. Peak memory: maximum of a cell beyond that of an idle process.",
+    ]
     return " ".join(sentences)

@@ -25,10 +25,10 @@ from addnorm.models.tabular import TableBatch, TableConfig, TableModel, build_ta
 from addnorm.tabular.columns.encoder import TableEncoder
 from addnorm.tabular.io.schema import CLASS_DTYPE_KINDS, FORMAT, VERSION, SavedEstimator
 from addnorm.tabular.params import (
-    model_config,
+    make_model_config,
+    make_training_config,
     resolve_threads,
     to_python_scalar,
-    training_config,
 )
 from addnorm.tabular.training.targets import ClassTarget, NumberTarget
 
@@ -208,8 +208,8 @@ def _error_context(path: Path) -> Iterator[None]:
 
 def _check_params(estimator: Any, layout: dict[str, Any]) -> None:
     """Raise `UserError` for parameters that `fit` would reject."""
-    config = model_config(estimator, estimator.encoder_, layout["outputs"])
-    training_config(estimator, 1, wiring=config.wiring, seed=0)
+    config = make_model_config(estimator, estimator.encoder_, layout["outputs"])
+    make_training_config(estimator, 1, wiring=config.wiring, seed=0)
     resolve_threads(estimator)
     with torch.device("meta"):
         build_table_model(config.model_copy(update={"depth": min(config.depth, MAX_CHECKED_DEPTH)}))

@@ -6,21 +6,9 @@ from functools import wraps
 from typing import ParamSpec, TypeVar
 
 import torch
-from torch import nn
 
 P = ParamSpec("P")
 R = TypeVar("R")
-
-
-@contextmanager
-def eval_mode(model: nn.Module) -> Iterator[None]:
-    """Put a model in evaluation mode inside the block; restore its mode on exit."""
-    training = model.training
-    model.eval()
-    try:
-        yield
-    finally:
-        model.train(training)
 
 
 def rollback_on_error(method: Callable[P, R]) -> Callable[P, R]:

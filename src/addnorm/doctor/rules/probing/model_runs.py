@@ -20,7 +20,7 @@ from addnorm.doctor.model_trace import SEED, set_train_mode
 from addnorm.doctor.rules.base import RuleContext
 from addnorm.doctor.rules.probing.open_gates import open_gates
 from addnorm.doctor.trace.recorder import GraphRecorder
-from addnorm.doctor.trace.tensors import iter_tensors, map_tensors
+from addnorm.doctor.trace.tensors import iter_tensors, map_tensors, to_plain
 
 LONG_TOKENS, SHORT_TOKENS = 64, 16
 """Inputs with at least LONG_TOKENS tokens are first tried with SHORT_TOKENS, which is faster."""
@@ -54,7 +54,7 @@ def main_output(context: RuleContext, out: Any) -> Tensor | None:
     if "comparing" not in context.cache:
         context.cache["comparing"] = set(_find_comparing_outputs(context))
     candidates = [
-        tensor
+        to_plain(tensor)
         for number, tensor in enumerate(iter_tensors(out))
         if tensor.is_floating_point()
         and tensor.dim() >= 1
@@ -82,8 +82,14 @@ def trace_in_train_mode(context: RuleContext) -> RuleContext | None:
 
     Returns:
         The context of the new trace; None if the model does not run in train mode, or calls
-        dropout as often as in eval mode.
+        dropout as often as in eval mode. The result is cached.
     """
+    if "train mode" not in context.cache:
+        context.cache["train mode"] = _trace_in_train_mode(context)
+    return context.cache["train mode"]
+
+
+def _trace_in_train_mode(context: RuleContext) -> RuleContext | None:
     trace, guard = context.trace, context.trace.guard
     if guard is None:
         return None
@@ -117,8 +123,12 @@ def get_inputs(context: RuleContext) -> Any:
 
 
 def named_inputs(context: RuleContext) -> dict[str, Tensor]:
-    """Return the tensor inputs of the trace; positional ones are named `#0`, `#1`, ..."""
-    return tensors_by_name(get_inputs(context))
+    """Return the tensor inputs of the trace; positional ones are named `#0`, `#1`, ...
+
+    Sparse ones, such as the edges of a graph, are left out: single values cannot be changed.
+    """
+    tensors = tensors_by_name(get_inputs(context))
+    return {name: t for name, t in tensors.items() if t.layout == torch.strided}
 
 
 def tensors_by_name(example: Any) -> dict[str, Tensor]:

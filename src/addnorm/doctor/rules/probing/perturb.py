@@ -32,7 +32,11 @@ from addnorm.doctor.rules.probing.model_runs import (
     tensors_by_name,
 )
 from addnorm.doctor.rules.probing.open_gates import inactive_branches, zero_gates
-from addnorm.doctor.rules.probing.output_layout import find_layout_by_rolling, find_unique_layout
+from addnorm.doctor.rules.probing.output_layout import (
+    drop_last_token,
+    find_layout_by_rolling,
+    find_unique_layout,
+)
 
 NOTICEABLE_CHANGE = 1e-4
 """Smallest change of an output, relative to its mean magnitude, that counts."""
@@ -72,6 +76,25 @@ def perturb_last_token(context: RuleContext) -> Probe | None:
     if "probe" not in context.cache:
         context.cache["probe"] = _run_probe(context)
     return context.cache["probe"]
+
+
+def reads_ahead(context: RuleContext) -> bool | None:
+    """Return whether a later token changes earlier outputs; None unless a rule has probed it."""
+    probe: Probe | None = context.cache.get("probe")
+    if probe is None or probe.length < 2 or probe.length not in probe.before.shape[1:-1]:
+        return None
+    if probe.is_unchanged or not bool(probe.before.isfinite().all()):
+        return None
+    before, after = (drop_last_token(t[0], probe.length) for t in (probe.before, probe.after))
+    return relative_change(before, after) > NOTICEABLE_CHANGE
+
+
+def reads_probed_input(context: RuleContext, node: int) -> bool:
+    """Whether a node depends on the input that the probe changes."""
+    names = named_inputs(context)
+    target = _find_stream_input(context, names)
+    index = None if target is None else find_input_node(context, names[target])
+    return index is not None and index in context.graph.data_ancestors(node)
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from addnorm.measure.site_activations import SiteActivations
+from addnorm.measure.metrics.site_activations import SiteActivations
 
 
 def max_logit(activations: SiteActivations) -> Tensor | None:

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from addnorm.measure.site_activations import SiteActivations, masked_mean
+from addnorm.measure.metrics.site_activations import SiteActivations, masked_mean
 
 
 def attention_entropy(activations: SiteActivations) -> Tensor | None:

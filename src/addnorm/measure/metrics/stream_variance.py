@@ -2,7 +2,7 @@
 
 from torch import Tensor
 
-from addnorm.measure.site_activations import SiteActivations, masked_mean
+from addnorm.measure.metrics.site_activations import SiteActivations, masked_mean
 
 
 def stream_variance(activations: SiteActivations) -> Tensor:

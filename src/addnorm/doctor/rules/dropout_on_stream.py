@@ -1,0 +1,57 @@
+"""Rule `dropout_on_stream`: dropout of the residual stream instead of the branch."""
+
+from collections.abc import Iterator
+
+from addnorm.doctor.analysis.results import AddAnalysis
+from addnorm.doctor.graph.ops import DROPOUT
+from addnorm.doctor.report import Finding
+from addnorm.doctor.rules.base import RuleContext, rule
+from addnorm.doctor.rules.probing.model_runs import trace_in_train_mode
+
+MIN_DROPPED_SUMS = 2
+"""Smallest number of sums with dropout: a single one may separate two parts of a model."""
+MAX_ADDS_PER_LAYER = 4
+"""Largest number of adds of which one has dropout, if every layer has the mistake once."""
+
+
+@rule("dropout_on_stream")
+def dropout_on_stream(context: RuleContext) -> Iterator[Finding]:
+    """Report Transformers that apply dropout to the sums of every layer: x = dropout(x + f(x)).
+
+    The features that all earlier layers have written are then dropped again at every layer. Graph
+    and convolutional networks do so on purpose; dropout of the embedding and of the branch, and a
+    single dropout between two parts of a model, are common.
+    """
+    context = trace_in_train_mode(context) or context  # in eval mode some models skip dropout
+    attentions = context.trace.recorder.stats.attentions
+    streams: dict[int, list[AddAnalysis]] = {}
+    for block in context.blocks:
+        streams.setdefault(block.stream, []).append(block)
+    for blocks in streams.values():
+        if not any(a.node in block.add.path for a in attentions for block in blocks):
+            continue
+        dropped = [rate for block in blocks if (rate := _dropout_rate(context, block))]
+        links = sum(block.link.previous is not None for block in blocks)
+        if len(dropped) >= MIN_DROPPED_SUMS and MAX_ADDS_PER_LAYER * len(dropped) >= links:
+            yield Finding(
+                "dropout_on_stream", "warning", context.module_path(blocks[0]),
+                f"dropout with rate {max(dropped):g} acts on the whole stream, x = dropout(x + "
+                "f(x)), so what earlier layers wrote is lost again at every layer; apply it to the "
+                "branch: x + dropout(f(x))",
+                {"sums": len(dropped) + 1, "rate": max(dropped)},
+            )  # fmt: skip
+
+
+def _dropout_rate(context: RuleContext, block: AddAnalysis) -> float:
+    """Return the rate of the dropout between the add before and a block; 0 without one."""
+    graph, previous = context.graph, block.link.previous
+    if previous is None:
+        return 0.0
+    node, start = graph[block.add.fork], graph[previous]
+    rate = 0.0
+    while node.index > start.index and node.inputs:
+        if node.op in DROPOUT and node.size == start.size:
+            rate = max(rate, float(node.detail.get("rate", 0.0)))
+        norm = context.norms.get(node.index)
+        node = graph[norm.source if norm is not None else node.inputs[0]]
+    return rate

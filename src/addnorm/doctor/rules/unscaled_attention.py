@@ -1,0 +1,189 @@
+"""Rule `unscaled_attention`: products of queries and keys without 1 / sqrt(d)."""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from statistics import median
+
+from addnorm.doctor.analysis.results import AddAnalysis
+from addnorm.doctor.analysis.weight_roles import find_weight_roles
+from addnorm.doctor.graph.ops import PASS_THROUGH, PRODUCT, SLICES, is_mixing
+from addnorm.doctor.report import Finding, Severity
+from addnorm.doctor.rules.base import RuleContext, rule
+from addnorm.doctor.trace.statistics import Attention
+
+PLAIN_OPS = PASS_THROUGH | SLICES | {"add", "sub", "neg", "cat", "stack", "setitem", "repeat",
+                                     "repeat_interleave", "linear", "index_put"}  # fmt: skip
+"""Operations that do not rescale queries, keys or scores."""
+LARGE_DEVIATION = 1.0
+"""Deviation of the logits that queries and keys of variance 1 have with the factor."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Scores:
+    """The scores of one attention."""
+
+    block: AddAnalysis
+    attention: Attention
+    head_dim: int
+    is_scaled: bool
+
+
+@rule("unscaled_attention")
+def unscaled_attention(context: RuleContext) -> Iterator[Finding]:
+    """Report Transformers whose attention scores are not divided by sqrt(d).
+
+    Silent if anything else may bound the scores: a norm or a learned or constant factor on
+    queries, keys or scores, or smaller initial query and key weights, as in T5. Trained weights
+    may have adapted. At most a remark if the logits are small all the same.
+    """
+    if not any(block.kind == "feed-forward" for block in context.blocks):
+        return  # attention inside convolutional networks is rarely scaled
+    scores = [s for block in context.blocks if (s := _find_scores(context, block)) is not None]
+    unscaled = [s for s in scores if not s.is_scaled]
+    if not unscaled or has_trained_gains(context):
+        return
+    if any(_is_scaled_by_init(context, s) for s in unscaled):
+        return
+    deviation = median(s.attention.logit_deviation for s in unscaled)
+    dim = unscaled[0].head_dim
+    mixed = len(unscaled) < len(scores)
+    severity: Severity = "warning" if mixed or deviation > LARGE_DEVIATION else "info"
+    yield Finding(
+        "unscaled_attention", severity, unscaled[0].attention.path,
+        f"{len(unscaled)} of {len(scores)} attentions multiply queries and keys of {dim} features "
+        f"without 1 / sqrt({dim}); their logits have the deviation {deviation:.2g} instead of "
+        f"{deviation / math.sqrt(dim):.2g} at these weights; divide the scores by sqrt(d)",
+        {"head dim": dim, "deviation": deviation, "largest": unscaled[0].attention.max_logit},
+    )  # fmt: skip
+
+
+def has_trained_gains(context: RuleContext) -> bool:
+    """Whether the entries of a gain or bias of a norm differ, as after training."""
+    names = {name for norm in context.iter_norms() for name in context.norm_weights(norm)}
+    weights = (context.weights[name].detach() for name in names)
+    return any(bool((w != w.flatten()[0]).any()) for w in weights if w.numel() > 1)
+
+
+def _find_scores(context: RuleContext, block: AddAnalysis) -> _Scores | None:
+    """Return the scores of an attention block; None if it has none that can be read."""
+    if block.kind not in ("self-attention", "cross-attention"):
+        return None
+    graph, path = context.graph, block.add.path
+    attentions = [a for a in context.trace.recorder.stats.attentions if a.node in path]
+    if len(attentions) != 1 or math.isnan(attentions[0].logit_deviation):
+        return None
+    node = graph[attentions[0].node]
+    if node.op == "softmax":
+        product = _find_product(context, node.index)
+        if product is None:
+            return None
+        index, is_scaled = product
+        streams = list(graph[index].inputs)
+    elif node.op == "scaled_dot_product_attention":
+        index, is_scaled = node.index, node.detail.get("scale") != 1.0
+        streams = [o.node for o in node.operands[:2] if o.kind == "node"]
+    else:
+        return None  # multi_head_attention_forward always scales
+    if len(streams) != 2:
+        return None
+    is_scaled |= any(_is_scaled_stream(context, block, i) for i in streams)
+    dim = min(graph[i].shape[-1] for i in streams)
+    return _Scores(block, attentions[0], dim, is_scaled)
+
+
+def _find_product(context: RuleContext, index: int) -> tuple[int, bool] | None:
+    """Return the product of queries and keys before a softmax, and whether it is scaled."""
+    graph = context.graph
+    is_scaled = False
+    node = graph[index]
+    for _ in range(40):
+        if node.op in PRODUCT and len(node.inputs) == 2:
+            numbers = [o.value for o in node.operands if o.kind == "number"]
+            return node.index, is_scaled or any(v not in (0, 1, None) for v in numbers)
+        if node.op not in PLAIN_OPS | {"softmax"}:
+            is_scaled = True
+        products = [i for i in node.inputs if graph[i].last_mixing >= 0]
+        if not products:
+            return None
+        node = graph[max(products, key=lambda i: graph[i].size)]
+    return None
+
+
+def _is_scaled_stream(context: RuleContext, block: AddAnalysis, index: int) -> bool:
+    """Whether queries or keys are normalized or rescaled, or could be."""
+    graph = context.graph
+    visited, waiting = {index}, [index]
+    has_matrix = False
+    while waiting:
+        node = graph[waiting.pop()]
+        if node.index in context.norms and node.index not in block.entry_norms:
+            return not has_matrix
+        names = context.weight_names(node.index)
+        if is_mixing(node.op):
+            has_matrix = True
+            operands = [o for o in node.operands if o.kind == "node" and graph[o.node].learned]
+            if any(graph[o.node].op not in PASS_THROUGH | SLICES for o in operands):
+                return True  # the weight itself is rescaled
+            if node.op not in ("linear", "addmm", "matmul", "einsum", "bmm", "mm") or not names:
+                return True
+            if _has_constant_factor(context, block, node.index):
+                return True
+            continue
+        if node.op == "mul" and not names and _is_rotation(context, node.index):
+            pass
+        elif node.op not in PLAIN_OPS or (names and node.op not in ("add", "cat")):
+            return True
+        new = [i for i in node.inputs if i not in visited and i in block.add.path | {index}]
+        visited.update(new)
+        waiting += new
+    return not has_matrix
+
+
+def _is_rotation(context: RuleContext, index: int) -> bool:
+    """Whether a product multiplies by a table with an entry for each token, as rotary positions."""
+    node = context.graph[index]
+    sizes = [
+        math.prod(o.shape or (context.graph[o.node].shape if o.kind == "node" else ()))
+        for o in node.operands
+        if o.kind != "number"
+    ]
+    return len(sizes) == 2 and min(sizes) >= max(node.shape[-2:])
+
+
+def _has_constant_factor(context: RuleContext, block: AddAnalysis, index: int) -> bool:
+    """Whether the input of a projection is rescaled after the entry norm."""
+    graph = context.graph
+    for start in graph[index].inputs:
+        for _, scales in graph.trace_back(start)[-1:]:
+            if any(scale.size == 1 and scale.value != 1 for scale in scales):
+                return True
+    return False
+
+
+def _is_scaled_by_init(context: RuleContext, scores: _Scores) -> bool:
+    """Whether the initial query and key weights are smaller than those of the values.
+
+    With d features, 1 / sqrt(d) may be part of either matrix or of both; halfway there suffices.
+    """
+    deviations: dict[str, float] = {}
+    for name, role in find_weight_roles(context.analysis, scores.block).items():
+        weight = context.weights[name].detach().float()
+        if role == "qkv":
+            if weight.dim() != 2:
+                return True
+            axis = 0 if weight.shape[0] > weight.shape[1] else 1
+            if weight.shape[axis] % 3:
+                return False
+            parts = weight.chunk(3, axis)
+            return _is_smaller([float(p.std()) for p in parts], scores.head_dim)
+        deviations.setdefault(role, float(weight.std()))
+    roles = [deviations.get(role, math.nan) for role in ("query", "key", "value")]
+    return _is_smaller(roles, scores.head_dim)
+
+
+def _is_smaller(deviations: list[float], dim: int) -> bool:
+    query, key, value = deviations
+    if any(map(math.isnan, deviations)) or not value:
+        return True
+    return query * key < value**2 * dim**-0.25
