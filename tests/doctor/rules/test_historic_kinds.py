@@ -200,6 +200,23 @@ def test_scaled_init_must_apply_to_all_branches(scaled, expected):
     assert found(model, ids(), "scale_without_init") == expected
 
 
+@pytest.mark.parametrize("depth", [2, 3])
+def test_weights_scaled_by_their_fan_are_no_partial_init(depth):
+    """With two layers, a feed-forward four times as wide has half of the deviation: 1 / sqrt(4)."""
+
+    class Wide(PreLayer):
+        def __init__(self):
+            super().__init__()
+            self.ff = nn.Sequential(nn.Linear(D, 4 * D), nn.GELU(), nn.Linear(4 * D, D))
+
+    model = Classifier([Wide() for _ in range(depth)], nn.LayerNorm(D))
+    assert found(model, ids(), "scale_without_init") == set()
+    for weight in model.parameters():
+        if weight.dim() > 1:
+            nn.init.xavier_uniform_(weight)
+    assert found(model, ids(), "scale_without_init") == set()
+
+
 # Options
 
 
