@@ -1,8 +1,10 @@
 """Rules `scale_on_branch` and `scale_without_init`: incomplete scales of residual connections."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from statistics import median
+
+from torch import Tensor
 
 from addnorm.doctor.analysis.results import AddAnalysis
 from addnorm.doctor.analysis.weight_roles import FUSED_QKV, find_weight_roles
@@ -63,8 +65,8 @@ def _scale_product(scales: tuple[Scale, ...]) -> float:
 def scale_without_init(context: RuleContext) -> Iterator[Finding]:
     """Report scales of residual connections whose initial values or weights are missing.
 
-    DeepNorm needs smaller weights, ScaleNorm a large gain, ReZero and LayerScale a small one, Admin
-    a profiling pass, and the scaled initialization of GPT-2 applies to every branch.
+    DeepNorm and T-Fixup need smaller weights, ScaleNorm a large gain, ReZero and LayerScale a small
+    one, Admin a profiling pass, and the scaled initialization of GPT-2 applies to every branch.
     """
     checks = (
         _check_deepnorm,
@@ -73,6 +75,7 @@ def scale_without_init(context: RuleContext) -> Iterator[Finding]:
         _check_skip_gains,
         _check_residual_init,
         _check_norm_free,
+        _check_norm_gains,
     )
     findings = [finding for check in checks if (finding := check(context)) is not None]
     if findings and _is_trained(context):
@@ -216,23 +219,33 @@ def _check_skip_gains(context: RuleContext) -> Finding | None:
 
 def _check_residual_init(context: RuleContext) -> Finding | None:
     """Check that 1 / sqrt(N) on the last matrices of branches applies to all kinds of branches."""
-    last: dict[str, list[float]] = {}
-    others: list[float] = []
+    last: dict[str, list[Tensor]] = {}
+    others: list[Tensor] = []
     blocks = [b for b in context.blocks if b.kind in ("self-attention", "feed-forward")]
     for block in blocks:
         for name, role in find_weight_roles(context.analysis, block).items():
             weight = context.weights[name].detach().float()
             if weight.dim() == 2 and min(weight.shape) > 1:
                 is_last = role in ("out", "ffn_out")
-                deviations = last.setdefault(block.kind, []) if is_last else others
-                deviations.append(float(weight.std()))
+                (last.setdefault(block.kind, []) if is_last else others).append(weight)
     if len(last) < 2 or not others or min(map(len, last.values())) < MIN_SCALED_BLOCKS:
         return None
-    base, expected = median(others), 1 / math.sqrt(len(blocks))
-    ratios = {kind: median(values) / base for kind, values in last.items()} if base else {}
+    # Initializations by fan-in or by both fans give each shape its own deviation, which may be
+    # 1 / sqrt(N) of another by chance.
+    units: tuple[Callable[[Tensor], float], ...] = (
+        lambda w: 1.0,
+        lambda w: 1 / math.sqrt(w.shape[1]),
+        lambda w: 1 / math.sqrt(w.shape[0]),
+        lambda w: 1 / math.sqrt(sum(w.shape)),
+    )
+    ratios, *by_fan = (_relative_deviations(last, others, unit=unit) for unit in units)
+    is_explained = any(
+        all(math.isclose(r, 1, rel_tol=SAME_DEVIATION) for r in each.values()) for each in by_fan
+    )
+    expected = 1 / math.sqrt(len(blocks))
     scaled = [k for k, r in ratios.items() if math.isclose(r, expected, rel_tol=SAME_DEVIATION)]
     plain = [k for k, r in ratios.items() if math.isclose(r, 1, rel_tol=SAME_DEVIATION)]
-    if not scaled or not plain:
+    if not scaled or not plain or is_explained:
         return None
     return Finding(
         "scale_without_init", "warning", context.module_path(blocks[0]),
@@ -241,6 +254,17 @@ def _check_residual_init(context: RuleContext) -> Finding | None:
         "with all of it; scale the last matrix of every branch",
         {**ratios, "expected": expected},
     )  # fmt: skip
+
+
+def _relative_deviations(
+    last: dict[str, list[Tensor]], others: list[Tensor], *, unit: Callable[[Tensor], float]
+) -> dict[str, float]:
+    """Return the deviation of the last matrices relative to the others, in units of each shape."""
+    base = median(float(w.std()) / unit(w) for w in others)
+    return {
+        kind: median(float(w.std()) / unit(w) for w in weights) / base if base else 0.0
+        for kind, weights in last.items()
+    }
 
 
 def _check_norm_free(context: RuleContext) -> Finding | None:
@@ -261,6 +285,22 @@ def _check_norm_free(context: RuleContext) -> Finding | None:
         "0.67 * layers ** -0.25",
         {"blocks": len(blocks), "gain": median(gains)},
     )  # fmt: skip
+
+
+def _check_norm_gains(context: RuleContext) -> Finding | None:
+    """Check that no norm starts with a gain of 0 and another bias: it would return a constant."""
+    for norm in context.iter_norms():
+        if norm.by_hand or len(norm.weights) != 2:
+            continue
+        gain, bias = (context.weights[name].detach() for name in norm.weights)
+        if not bool(gain.any()) and bool(bias.all()):
+            return Finding(
+                "scale_without_init", "warning", norm.path,
+                "the gain of this norm starts at 0 and its bias does not, so that its output is "
+                "constant; start the gain at 1 and the bias at 0",
+                {"gain": 0.0, "bias": float(bias.float().mean())},
+            )  # fmt: skip
+    return None
 
 
 def _is_trained(context: RuleContext) -> bool:

@@ -149,8 +149,8 @@ def _hidden_change(
     is_whole = kept[0].shape == before.shape and before.dim() > 2
     if change <= NOTICEABLE_CHANGE and before.dim() <= 2:
         return max(change, _pooled_change(context, example, hidden))
-    if change > NOTICEABLE_CHANGE and is_whole and _has_reduced_length(context, example, hidden):
-        return None  # which of the remaining positions are valid is not known
+    if change > NOTICEABLE_CHANGE and is_whole:
+        return _shortened_change(context, example, hidden=hidden, outputs=(before, after))
     return change
 
 
@@ -176,15 +176,31 @@ def _pooled_change(context: RuleContext, example: Any, hidden: Tensor) -> float:
     return change if change > 64 * torch.finfo(before.dtype).eps else 0.0
 
 
-def _has_reduced_length(context: RuleContext, example: Any, hidden: Tensor) -> bool:
-    """Return whether the output has fewer positions than the input, in proportion to its length."""
-    before, after = (
-        run_model(context, example),
-        run_model(
-            context, cut_tokens(example, hidden.shape[1], count=max(1, hidden.shape[1] // 2))
-        ),
-    )
-    return before is not None and after is not None and before.shape != after.shape
+def _shortened_change(
+    context: RuleContext, example: Any, *, hidden: Tensor, outputs: tuple[Tensor, Tensor]
+) -> float | None:
+    """Return the change of valid positions of an output that may be shorter than the input.
+
+    The number of valid positions of an example is the length of the output for its valid tokens
+    alone. None if the padding is not at the end.
+    """
+    before = outputs[0]
+    length = hidden.shape[1]
+    changes = [0.0]
+    for row, is_hidden in enumerate(hidden):
+        count = int((~is_hidden).sum())
+        if count in (0, length):
+            continue
+        if bool(is_hidden[:count].any()) or before.shape[0] != len(hidden):
+            return None
+        short = run_model(context, cut_tokens(example, length, count=count))
+        if short is None or short.dim() != before.dim():
+            return None
+        parts = [out[row] for out in outputs]
+        for axis, size in enumerate(short.shape[1:]):
+            parts = [p.narrow(axis, 0, size) if size < p.shape[axis] else p for p in parts]
+        changes.append(relative_change(*parts))
+    return max(changes)
 
 
 # lengths
