@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from functools import cache
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -49,7 +49,7 @@ def parse_dataclass(cls: type[Data], data: Any, source: str) -> Data:
     try:
         if unknown := [name for name in data if name not in names]:
             raise UserError(f"{source}: unknown field {unknown[0]!r}")
-        value: Data = _adapter(cls).validate_python(data)
+        value: Data = _adapter(cast(Any, cls)).validate_python(data)
         return value
     except ValidationError as error:
         raise UserError(f"{source}: {format_validation_error(error, names)}") from None
