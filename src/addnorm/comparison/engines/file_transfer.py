@@ -44,8 +44,8 @@ def write_cell_files(contents: Mapping[str, bytes], folder: Path) -> None:
     """Write the files that a worker returned for a cell.
 
     Args:
-        contents: Files in the folder of the cell, and its log, error and result beside it
-        folder: Folder of the cell
+        contents: files in the folder of the cell, and its log, error and result beside it
+        folder: folder of the cell
 
     Raises:
         UserError: A file belongs to another cell or lies elsewhere; then nothing is written
