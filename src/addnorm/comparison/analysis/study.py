@@ -122,7 +122,7 @@ def read_cell_rows(folder: Path, cell: Cell) -> list[Row]:
     """Return the measured rows of a cell; none if the cell has not started.
 
     Raises:
-        UserError: The rows have changed since they were written
+        UserError: the rows have changed since they were written
     """
     run = folder / files.CELLS / cell.name
     CellResult.check_rows(run, ROWS)

@@ -24,7 +24,7 @@ def write_files(contents: Mapping[str, bytes], folder: Path) -> None:
     """Write files below a folder, in their order.
 
     Raises:
-        UserError: A name is absolute, contains `..`, or leaves the folder by a symbolic link; then
+        UserError: a name is absolute, contains `..`, or leaves the folder by a symbolic link; then
             nothing is written
     """
     root = folder.resolve()
@@ -44,11 +44,11 @@ def write_cell_files(contents: Mapping[str, bytes], folder: Path) -> None:
     """Write the files that a worker returned for a cell.
 
     Args:
-        contents: Files in the folder of the cell, and its log, error and result beside it
-        folder: Folder of the cell
+        contents: files in the folder of the cell, and its log, error and result beside it
+        folder: folder of the cell
 
     Raises:
-        UserError: A file belongs to another cell or lies elsewhere; then nothing is written
+        UserError: a file belongs to another cell or lies elsewhere; then nothing is written
     """
     # The result is the last one: it marks the cell as finished.
     beside = [f"{folder.name}.{suffix}" for suffix in (LOG_SUFFIX, ERROR_SUFFIX, RESULT_SUFFIX)]

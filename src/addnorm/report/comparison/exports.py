@@ -77,9 +77,9 @@ def write_csvs(study: Study, folder: str | Path, *, escape_formulas: bool = Fals
     one for each measured value.
 
     Args:
-        study: The comparison
-        folder: Output folder
-        escape_formulas: Whether texts that a spreadsheet would run get an apostrophe before them
+        study: the comparison
+        folder: output folder
+        escape_formulas: whether texts that a spreadsheet would run get an apostrophe before them
     """
     folder = _make_folder(folder)
     write = partial(_write_csv, escape_formulas=escape_formulas)
