@@ -38,10 +38,15 @@ BODIES = {
 
 @pytest.mark.parametrize("body", BODIES)
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_signal_ends_with_one_line(number, body):
+def test_signal_ends_with_one_line(number, body, tmp_path):
     code = SCRIPT.format(signal=number.name, body=BODIES[body].replace("\\n", "\n"))
+    (tmp_path / "program.py").write_text(code)
     result = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, preexec_fn=_allow_interrupt
+        [sys.executable, "-m", "program"],  # Python exits differently after -m and -c
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        preexec_fn=_allow_interrupt,
     )
     assert (result.returncode, result.stderr) == (128 + number, "addnorm: interrupted\n")
 
