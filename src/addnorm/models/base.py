@@ -14,10 +14,11 @@ from torch import Tensor, nn
 
 from addnorm.core.errors import UserError
 from addnorm.core.files import atomic_write
+from addnorm.core.validation import check_path
 from addnorm.kernels.cross_entropy import LossSums, cross_entropy
 from addnorm.models.config import Config
 from addnorm.stacks import Decoder, Encoder, Stack
-from addnorm.stacks.init import init_weight_, reset_all_parameters
+from addnorm.stacks.init import check_seed, init_weight_, reset_all_parameters
 
 WEIGHTS_FILE, CONFIG_FILE = "model.safetensors", "config.json"
 
@@ -43,6 +44,7 @@ class WiredModule(nn.Module, ABC):
             scheme: initialization scheme; that of each wiring if None
             seed: seed; the state of PyTorch's generator is used, and advanced, if None
         """
+        check_seed(seed)
         with torch.random.fork_rng(enabled=seed is not None):
             if seed is not None:
                 torch.manual_seed(seed)
@@ -52,7 +54,10 @@ class WiredModule(nn.Module, ABC):
             wiring = self.stacks[-1].wiring
             for role, weight in self.outer_weights():
                 init_weight_(
-                    weight, scheme=scheme or wiring.scheme, role=role, gain=wiring.gain(role)
+                    weight,
+                    scheme=wiring.scheme if scheme is None else scheme,
+                    role=role,
+                    gain=wiring.gain(role),
                 )
         self.after_step()
         return self
@@ -127,6 +132,7 @@ class Model(WiredModule):
                 "expected a model with weights to save, got one on the meta device; call "
                 "to_empty(device=...) and init_weights() first"
             )
+        check_path("folder", folder)
         tensors = self.state_dict()
         folder = Path(folder)
         with (
@@ -138,6 +144,7 @@ class Model(WiredModule):
 
     def load(self, folder: str | Path) -> "Model":
         """Load the weights that `save` wrote to a folder."""
+        check_path("folder", folder)
         path = Path(folder) / WEIGHTS_FILE
         if not path.is_file():
             raise UserError(f"expected a folder written by save(), got no weights at {path}")

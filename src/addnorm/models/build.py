@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from addnorm.core.errors import UserError
-from addnorm.core.validation import check_memory
+from addnorm.core.validation import check_memory, check_path
 from addnorm.models.base import CONFIG_FILE, Model
 from addnorm.models.classifier import Classifier
 from addnorm.models.config import Config
@@ -53,12 +53,22 @@ def build(
         raise UserError(f"what: expected the name of a preset or a Config, got {what!r}")
     with torch.device("meta"):  # so that weights are initialized once, by init_weights
         model = MODELS[config.kind](config)
-    device = torch.device(device or "cpu")
+    device = _parse_device(device)
     if device.type == "cpu":
         check_memory("build", sum(each.numel() * each.itemsize for each in model.parameters()))
     return model if device.type == "meta" else model.to_empty(device=device).init_weights(seed=seed)
 
 
+def _parse_device(device: Any) -> torch.device:
+    try:
+        return torch.device("cpu" if device is None else device)
+    except (RuntimeError, TypeError, ValueError):
+        raise UserError(
+            f'device: expected a device such as "cpu", "cuda:0" or "meta", got {device!r}'
+        ) from None
+
+
 def load(folder: str | Path) -> Model:
     """Load a model and its weights from a folder that `Model.save` wrote."""
+    check_path("folder", folder)
     return build(Config.from_json(Path(folder) / CONFIG_FILE)).load(folder)
