@@ -40,6 +40,12 @@ def check_at_most(name: str, value: int, limit: int) -> None:
         raise UserError(f"{name}: expected at most {limit}, got {value}")
 
 
+def check_path(name: str, path: Any) -> None:
+    """Raise `UserError` unless the value is a path."""
+    if not isinstance(path, str | os.PathLike):
+        raise UserError(f"{name}: expected the path of a folder, got {type(path).__name__}")
+
+
 def check_memory(what: str, num_bytes: int) -> None:
     """Raise `UserError` if tensors need more memory than the machine has."""
     try:

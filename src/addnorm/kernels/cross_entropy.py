@@ -23,6 +23,7 @@ from torch.autograd.function import once_differentiable
 
 from addnorm.core.errors import UserError
 from addnorm.kernels.cross_entropy_rows import cross_entropy_rows
+from addnorm.kernels.inputs import check_tensor, describe_value
 from addnorm.kernels.linear import linear
 
 IGNORE_INDEX = -100
@@ -211,10 +212,13 @@ def _to_float32(logits: Tensor) -> Tensor:
 
 
 def _check(scores: Tensor, targets: Tensor, smoothing: float, classes: str = "classes") -> None:
+    check_tensor("targets", targets, f"class indices of shape {tuple(scores.shape[:-1])}")
+    if targets.dtype not in (torch.int32, torch.int64):
+        raise UserError(f"targets: expected class indices, got {describe_value(targets)}")
     if scores.ndim < 1 or scores.shape[:-1] != targets.shape:
         raise UserError(
             f"targets: expected shape {tuple(scores.shape[:-1])}, that of (..., {classes}) without "
             f"the last axis, got {tuple(targets.shape)}"
         )
-    if not 0 <= smoothing < 1:
+    if not isinstance(smoothing, int | float) or not 0 <= smoothing < 1:
         raise UserError(f"smoothing: expected a number from 0 to below 1, got {smoothing!r}")

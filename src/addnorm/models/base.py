@@ -20,10 +20,11 @@ from addnorm.core.files import (
     read_json_and_files,
     write_json,
 )
+from addnorm.core.validation import check_path
 from addnorm.kernels.cross_entropy import LossSums, cross_entropy
 from addnorm.models.config import CONFIG_HINT, Config
 from addnorm.stacks import Decoder, Encoder, Stack
-from addnorm.stacks.init import init_weight_, reset_all_parameters
+from addnorm.stacks.init import check_seed, init_weight_, reset_all_parameters
 
 WEIGHTS_FILE, CONFIG_FILE = "model.safetensors", "config.json"
 
@@ -49,6 +50,7 @@ class WiredModule(nn.Module, ABC):
             scheme: initialization scheme; that of each wiring if None
             seed: seed; the state of PyTorch's generator is used, and advanced, if None
         """
+        check_seed(seed)
         with torch.random.fork_rng(enabled=seed is not None):
             if seed is not None:
                 torch.manual_seed(seed)
@@ -58,7 +60,10 @@ class WiredModule(nn.Module, ABC):
             wiring = self.stacks[-1].wiring
             for role, weight in self.outer_weights():
                 init_weight_(
-                    weight, scheme=scheme or wiring.scheme, role=role, gain=wiring.gain(role)
+                    weight,
+                    scheme=wiring.scheme if scheme is None else scheme,
+                    role=role,
+                    gain=wiring.gain(role),
                 )
         self.after_step()
         return self
@@ -133,6 +138,7 @@ class Model(WiredModule):
                 "expected a model with weights to save, got one on the meta device; call "
                 "to_empty(device=...) and init_weights() first"
             )
+        check_path("folder", folder)
         tensors = self.state_dict()
         folder = Path(folder)
         with atomic_write(folder / WEIGHTS_FILE) as weights:
@@ -146,6 +152,7 @@ class Model(WiredModule):
         Raises:
             UserError: there are no weights, they are damaged, or they do not fit the model
         """
+        check_path("folder", folder)
         load_weights(self, read_weights(folder), source=Path(folder) / WEIGHTS_FILE)
         return self
 

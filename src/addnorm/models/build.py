@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from addnorm.core.errors import UserError
-from addnorm.core.validation import check_memory
+from addnorm.core.validation import check_memory, check_path
 from addnorm.models.base import (
     CONFIG_FILE,
     WEIGHTS_FILE,
@@ -61,10 +61,19 @@ def build(
         raise UserError(f"what: expected the name of a preset or a Config, got {what!r}")
     with torch.device("meta"):  # so that weights are initialized once, by init_weights
         model = MODELS[config.kind](config)
-    device = torch.device(device or "cpu")
+    device = _parse_device(device)
     if device.type == "cpu":
         check_memory("build", sum(each.numel() * each.itemsize for each in model.parameters()))
     return model if device.type == "meta" else model.to_empty(device=device).init_weights(seed=seed)
+
+
+def _parse_device(device: Any) -> torch.device:
+    try:
+        return torch.device("cpu" if device is None else device)
+    except (RuntimeError, TypeError, ValueError):
+        raise UserError(
+            f'device: expected a device such as "cpu", "cuda:0" or "meta", got {device!r}'
+        ) from None
 
 
 def load(folder: str | Path) -> Model:
@@ -73,6 +82,7 @@ def load(folder: str | Path) -> Model:
     Raises:
         UserError: a file is missing, damaged or changed, or config and weights do not fit
     """
+    check_path("folder", folder)
     config = Config.from_json(Path(folder) / CONFIG_FILE)
     return build_with_weights(config, read_weights(folder), source=Path(folder) / WEIGHTS_FILE)
 

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from addnorm.core.errors import UserError
 from addnorm.kernels.cross_entropy import LossSums, linear_cross_entropy
+from addnorm.kernels.inputs import check_index_range, check_tensor, describe_value
 from addnorm.kernels.linear import linear
 from addnorm.models.config import Config
 from addnorm.norms.base import Norm, make_norm
@@ -46,12 +47,8 @@ class TokenEmbedding(nn.Module):
         Returns:
             (B, L, dim) embeddings.
         """
-        if ids.ndim != 2 or ids.dtype not in (torch.int32, torch.int64):
-            raise UserError(
-                f"ids: expected integers of shape (B, L), got {ids.dtype} of shape "
-                f"{tuple(ids.shape)}"
-            )
-        x = F.embedding(ids, self.rows) * self.factor
+        _check_ids("ids", ids)
+        x = _look_up("ids", ids, self.rows) * self.factor
         if self.types is None:
             if type_ids is not None:
                 raise UserError(
@@ -59,7 +56,15 @@ class TokenEmbedding(nn.Module):
                     "with types=2"
                 )
             return x
-        return x + (self.types[0] if type_ids is None else F.embedding(type_ids, self.types))
+        if type_ids is None:
+            return x + self.types[0]
+        _check_ids("type_ids", type_ids)
+        if type_ids.shape != ids.shape:
+            raise UserError(
+                f"type_ids: expected the shape of ids, {tuple(ids.shape)}, got "
+                f"{tuple(type_ids.shape)}"
+            )
+        return x + _look_up("type_ids", type_ids, self.types)
 
     @property
     def rows(self) -> Tensor:
@@ -105,6 +110,7 @@ class PatchEmbedding(nn.Module):
             (B, class tokens + patches, dim) embeddings, patches in row-major order.
         """
         expected = (self.channels, self.side, self.side)
+        check_tensor("pixels", pixels, f"floats of shape (B, {', '.join(map(str, expected))})")
         if pixels.shape[1:] != expected or not pixels.is_floating_point():
             raise UserError(
                 f"pixels: expected floats of shape (B, {', '.join(map(str, expected))}), got "
@@ -179,6 +185,23 @@ class Unembedding(nn.Module):
             yield "embed", self.table
         if self.bias is not None:
             yield "bias", self.bias
+
+
+def _check_ids(name: str, ids: Tensor) -> None:
+    check_tensor(name, ids, "integers of shape (B, L)")
+    if ids.ndim != 2 or ids.dtype not in (torch.int32, torch.int64):
+        raise UserError(f"{name}: expected integers of shape (B, L), got {describe_value(ids)}")
+
+
+def _look_up(name: str, ids: Tensor, table: Tensor) -> Tensor:
+    """Return rows of a table; raise `UserError` for ids beyond it, where torch can tell."""
+    if torch.compiler.is_compiling():
+        return F.embedding(ids, table)
+    try:
+        return F.embedding(ids, table)
+    except IndexError:
+        check_index_range(name, ids, len(table), "token ids" if name == "ids" else "segments")
+        raise
 
 
 def _row_norm(config: Config) -> Norm | None:

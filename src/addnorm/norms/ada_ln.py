@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from addnorm.core.cards import Card
 from addnorm.core.errors import UserError
 from addnorm.core.registry import NonNegative, Width
+from addnorm.kernels.inputs import check_tensor
 from addnorm.norms.base import Norm, register
 
 
@@ -72,6 +73,7 @@ class AdaLN(Norm):
 
     def _broadcast_condition(self, cond: Tensor, x: Tensor) -> Tensor:
         """Cast the condition to the dtype of x and insert axes of size 1 before its last axis."""
+        check_tensor("cond", cond, f"a tensor of shape (..., {self.cond_dim})")
         leading = cond.shape[:-1]
         if (
             not cond.is_floating_point()

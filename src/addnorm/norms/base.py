@@ -11,6 +11,7 @@ from addnorm.core.errors import UserError
 from addnorm.core.registry import Registry
 from addnorm.core.validation import MAX_SIZE, check_at_most
 from addnorm.kernels.add_norm.reference import NormParams
+from addnorm.kernels.inputs import check_tensor
 
 registry: "Registry[Norm]" = Registry("norm")
 register = registry.register
@@ -87,6 +88,7 @@ class Norm(nn.Module, ABC):
         Returns:
             (..., dim) output in the dtype of x.
         """
+        check_tensor(type(self).__name__, x, f"a tensor of shape (..., {self.dim})")
         if not x.is_floating_point():
             raise UserError(f"{type(self).__name__}: expected floating point, got {x.dtype}")
         if x.ndim == 0 or x.shape[-1] != self.dim:

@@ -74,8 +74,8 @@ def init_weight_(
         gain: factor of the standard deviation
         rows: output features of the matrix, if the weight is a part of it
     """
-    if scheme not in SCHEMES:
-        raise UserError(unknown_name_message("scheme", scheme, SCHEMES))
+    if not isinstance(scheme, str) or scheme not in SCHEMES:
+        raise UserError(unknown_name_message("scheme", str(scheme), SCHEMES))
     if role not in ROLES:
         raise UserError(unknown_name_message("role", role, ROLES))
     if weight.is_meta:
@@ -95,6 +95,13 @@ def init_weight_(
     rows = weight.shape[0] if rows is None else rows
     dim = rows if role in ("out", "ffn_out") else columns
     fill(weight, gain * std(rows, columns, dim))
+
+
+def check_seed(seed: object) -> None:
+    """Raise a UserError unless a seed is None or an integer of 64 bits."""
+    is_integer = isinstance(seed, int) and not isinstance(seed, bool)
+    if seed is not None and not (is_integer and 0 <= seed < 2**64):  # type: ignore[operator]
+        raise UserError(f"seed: expected None or an integer from 0 to 2 ** 64 - 1, got {seed!r}")
 
 
 def reset_all_parameters(module: nn.Module) -> None:

@@ -9,7 +9,7 @@ with its arguments and dropout. By default a step is
 between `wiring.open(x)` and `wiring.close(state)`.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from addnorm.core.errors import ArrangementMismatchError, UserError
 from addnorm.core.plan import Plan, Site
 from addnorm.kernels.dropout import Dropout
+from addnorm.kernels.inputs import check_tensor
 from addnorm.norms.base import check_mask
 from addnorm.norms.base import registry as norms
 from addnorm.stacks import init
@@ -66,8 +67,8 @@ class Stack(nn.Module):
         roles: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__()
-        kinds = (kinds,) if isinstance(kinds, str) else tuple(kinds)
-        sublayers = list(sublayers)
+        kinds = (kinds,) if isinstance(kinds, str) else _as_tuple("kinds", kinds, "names")
+        sublayers = list(_as_tuple("sublayers", sublayers, "modules"))
         _check_sublayers(sublayers, kinds)
         if not isinstance(dropout, int | float) or not 0 <= dropout < 1:
             raise UserError(f"dropout: expected a number from 0 to below 1, got {dropout!r}")
@@ -147,6 +148,7 @@ class Stack(nn.Module):
             scheme: a key of `stacks.init.SCHEMES`; the wiring's own if None
             seed: seed of the draws, which then leave torch's generator unchanged
         """
+        init.check_seed(seed)
         with torch.random.fork_rng(enabled=seed is not None):
             if seed is not None:
                 torch.manual_seed(seed)
@@ -155,7 +157,7 @@ class Stack(nn.Module):
                 for part in self._roles.iter_weights(site, sublayer):
                     init.init_weight_(
                         part.weight,
-                        scheme=scheme or self.wiring.scheme,
+                        scheme=self.wiring.scheme if scheme is None else scheme,
                         role=part.role,
                         gain=self.wiring.gain(part.role, site),
                         rows=part.rows,
@@ -268,10 +270,7 @@ class Stack(nn.Module):
     def _check(
         self, x: Tensor, mask: Tensor | None, cond: Tensor | None, context: dict[str, Any]
     ) -> None:
-        if not isinstance(x, Tensor):
-            raise UserError(
-                f"x: expected a tensor (..., L, {self.plan.dim}), got {type(x).__name__}"
-            )
+        check_tensor("x", x, f"a tensor (..., L, {self.plan.dim})")
         if x.ndim < 2 or x.shape[-1] != self.plan.dim or not x.is_floating_point():
             raise UserError(
                 f"x: expected floating point of shape (..., L, {self.plan.dim}), got {x.dtype} of "
@@ -318,6 +317,12 @@ def _plain_step(
     wiring: Wiring, state: State, site: Site, branch: SublayerBranch, step: Step
 ) -> State:
     return step(wiring, state, site, branch)
+
+
+def _as_tuple(name: str, values: Any, what: str) -> tuple[Any, ...]:
+    if not isinstance(values, Iterable) or isinstance(values, str | Tensor):
+        raise UserError(f"{name}: expected a list of {what}, got {type(values).__name__}")
+    return tuple(values)
 
 
 def _check_sublayers(sublayers: list[nn.Module], kinds: tuple[str, ...]) -> None:

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from addnorm.core.errors import UserError
 from addnorm.core.validation import MAX_DEPTH, MAX_WIDTH, check_memory
+from addnorm.kernels.inputs import check_tensor
 from addnorm.norms.base import Norm, make_norm
 from addnorm.norms.base import registry as norms
 from addnorm.stacks.layer_config import LayerConfig
@@ -92,6 +93,7 @@ class TransformerStack(Stack):
     def forward(
         self, x: Tensor, *, mask: Tensor | None = None, cond: Tensor | None = None, **context: Any
     ) -> Tensor:
+        check_input("the input of this stack", x, self.plan.dim)
         masks = mask, context.get("memory_mask")
         if cond is not None or not self._should_pack(x, masks, context):
             return super().forward(x, mask=mask, cond=cond, **context)
@@ -145,7 +147,6 @@ class TransformerStack(Stack):
         """Apply the positions and the norm of the embeddings after validation."""
         context = dict(context)
         index = context.pop("position_index", None)
-        check_input("the input of this stack", x, self.plan.dim)
         x, context = super()._prepare_inputs(x, mask, cond, context)
         cache = self._check_cache(context.get("cache"))
         index = (
@@ -269,6 +270,7 @@ def _position_index(x: Tensor, mask: Tensor | None, cache: KVCache | None) -> Te
 
 def _check_position_index(index: Tensor, x: Tensor) -> Tensor:
     shapes = (x.shape[1:2], x.shape[:2])
+    check_tensor("position_index", index, f"integers of shape {tuple(shapes[0])}")
     if index.dtype not in (torch.int32, torch.int64) or index.shape not in shapes:
         raise UserError(
             f"position_index: expected integers of shape {tuple(shapes[0])} or "

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from addnorm.core.errors import UserError
 from addnorm.core.plan import Plugs, Shape
+from addnorm.kernels.inputs import check_tensor
 from addnorm.norms.base import check_mask
 from addnorm.sublayers import masks
 from addnorm.sublayers.base import check_input, check_positive_int
@@ -226,6 +227,7 @@ AttentionShape = tuple[int, int, int, int]
 
 def _check_visible(visible: Tensor, full_shape: AttentionShape) -> Tensor:
     """Return the mask in a shape that broadcasts to (B, heads, L, S)."""
+    check_tensor("visible", visible, "a boolean tensor")
     batch, heads, length, keys = full_shape
     shapes = ((length, keys), (batch, length, keys), (batch, 1, length, keys), full_shape)
     if visible.dtype != torch.bool or tuple(visible.shape) not in shapes:
@@ -239,6 +241,7 @@ def _check_visible(visible: Tensor, full_shape: AttentionShape) -> Tensor:
 
 
 def _check_bias(bias: Tensor, full_shape: AttentionShape) -> Tensor:
+    check_tensor("bias", bias, "a floating-point tensor")
     batch, heads, length, keys = full_shape
     if not bias.is_floating_point() or tuple(bias.shape) not in (full_shape, full_shape[1:]):
         raise UserError(

@@ -13,6 +13,7 @@ from addnorm.core.errors import UserError
 from addnorm.core.plan import Plugs, Shape
 from addnorm.core.registry import MAX_FACTOR
 from addnorm.core.validation import MAX_SIZE, check_at_most
+from addnorm.kernels.inputs import check_tensor, describe_value
 
 
 class Sublayer(nn.Module, ABC):
@@ -93,8 +94,7 @@ def check_bool(name: str, value: object) -> None:
 
 def check_input(name: str, x: Tensor, dim: int) -> None:
     """Raise a UserError unless x is floating point of shape (B, L, dim)."""
+    expected = f"floating point of shape (B, L, {dim})"
+    check_tensor(name, x, expected)
     if x.ndim != 3 or x.shape[-1] != dim or not x.is_floating_point():
-        raise UserError(
-            f"{name}: expected floating point of shape (B, L, {dim}), got {x.dtype} of shape "
-            f"{tuple(x.shape)}"
-        )
+        raise UserError(f"{name}: expected {expected}, got {describe_value(x)}")

@@ -71,7 +71,10 @@ class FeedForward(Sublayer):
         super().__init__()
         check_positive_int("dim", dim)
         check_dropout("dropout", dropout)
-        if activation not in PLAIN_ACTIVATIONS | GATED_ACTIVATIONS:
+        if (
+            not isinstance(activation, str)
+            or activation not in PLAIN_ACTIVATIONS | GATED_ACTIVATIONS
+        ):
             raise UserError(
                 unknown_name_message(
                     "activation", str(activation), PLAIN_ACTIVATIONS | GATED_ACTIVATIONS

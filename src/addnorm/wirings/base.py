@@ -69,6 +69,8 @@ register = registry.register
 
 def make_wiring(call: "str | Call", plan: Plan) -> "Wiring":
     """Build the wiring that a call string names for the stack of a plan."""
+    if not isinstance(plan, Plan):
+        raise UserError(f"plan: expected a Plan, got {type(plan).__name__}")
     return registry.make(call, plan)
 
 

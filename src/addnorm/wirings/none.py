@@ -23,7 +23,8 @@ class PlainResidual(Wiring):
 
     x, f(x): (..., dim) the stream and the branch
 
-    He et al. 2015, eq. 1.
+    He et al. 2015, eq. 1. Pitfall: nothing bounds the stream, which grows exponentially with depth;
+    200 layers overflow float16 and bfloat16 at initialization.
     """
 
     def read(self, state: State, site: Site) -> tuple[Tensor, State]:

@@ -185,10 +185,12 @@ def test_unsorted_or_duplicate_classes_are_rejected(values, message, tmp_path):
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"dim": 10**7, "heads": 1}, r"do not match the model config: .*\[10000000.*got \[8"),
-        ({"dim": 10**12, "heads": 1}, "do not match the model config"),
-        ({"depth": 10**9}, "do not match the model config: expected 1000000000 layers"),
-        ({"ffn_dim": 10**9}, "do not match the model config"),
+        ({"dim": 10**5, "heads": 1}, r"do not match the model config: .*\[100000.*got \[8"),
+        ({"dim": 10**12, "heads": 1}, "dim: expected a number less than or equal to"),
+        ({"depth": 10**4}, "do not match the model config: expected 10000 layers"),
+        ({"depth": 10**9}, "depth: expected a number less than or equal to"),
+        ({"ffn_dim": 10**6}, "do not match the model config"),
+        ({"ffn_dim": 10**9}, "ffn_dim: expected a number less than or equal to"),
         ({"norm": "none"}, "do not match the model config: expected .* of shape None"),
         ({"wiring": "pre_nl"}, "unknown wiring 'pre_nl'"),
     ],
