@@ -49,6 +49,7 @@ DYNAMIC_IMPORTERS = {
     "bench/doctor.py": "peers are optional and untyped",
     "bench/tabular.py": "peers are optional and untyped",
     "bench/train.py": "peers are optional and untyped",
+    "cli/__init__.py": "an empty `exec` resets the interpreter after an interrupted one",
     "data/readers/tables.py": "pyarrow is optional",
     "doctor/loading/targets.py": "the user names the module of a model",
 }

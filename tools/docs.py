@@ -23,7 +23,7 @@ from addnorm.train.recipe import list_recipe_keys
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from tools.pages.markdown import first_paragraph, markdown_table
-from tools.pages.members import family_page, norm_page, position_page, preset_page, wiring_page
+from tools.pages.member_pages import family_page, norm_page, position_page, preset_page, wiring_page
 from tools.pages.readme import fill_tables
 
 ROOT = Path(__file__).parents[1]

@@ -18,7 +18,6 @@ from typing import Any
 # `python tools/pins.py` puts tools/ on the path, but not the root of the repository.
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from tools.pinned.checksums import print_all_weight_checksums, print_weight_checksums
 from tools.pinned.files import (
     pin_claim_files,
     pin_comparison_files,
@@ -26,7 +25,7 @@ from tools.pinned.files import (
     pin_estimator_files,
     pin_model_files,
 )
-from tools.pinned.hashes import (
+from tools.pinned.hashed_names import (
     pin_call_strings,
     pin_cell_names,
     pin_claim_settings,
@@ -45,13 +44,14 @@ from tools.pinned.names import (
     pin_public_names,
 )
 from tools.pinned.runs import pin_recipe_keys, pin_row_names, pin_run_files
-from tools.pinned.weights import (
+from tools.pinned.state_dict_names import (
     pin_layer_weights,
     pin_model_weights,
     pin_operators,
     pin_stack_weights,
     pin_table_model_weights,
 )
+from tools.pinned.trained_weights import print_all_weight_checksums, print_weight_checksums
 
 PINS = Path(__file__).parents[1] / "tests" / "pins.json"
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
         load,
     )
     from addnorm.norms import Norm, make_norm
-    from addnorm.report.comparison.compare import compare
+    from addnorm.report.comparison.run_and_report import compare
     from addnorm.stacks import Decoder, Encoder, Stack
     from addnorm.sublayers import CrossAttention, FeedForward, KVCache, SelfAttention, Sublayer
     from addnorm.tabular import TabularTransformerClassifier, TabularTransformerRegressor
@@ -51,7 +51,7 @@ _HOME = {
     "UserError": "addnorm.core",
     "Wiring": "addnorm.wirings",
     "build": "addnorm.models",
-    "compare": "addnorm.report.comparison.compare",
+    "compare": "addnorm.report.comparison.run_and_report",
     "from_hf": "addnorm.interop",
     "load": "addnorm.models",
     "make_norm": "addnorm.norms",

@@ -4,7 +4,7 @@ import pytest
 
 from addnorm.claims import BUDGETS, registry, run_claims
 from addnorm.claims.result import Result
-from addnorm.claims.trained import ComparisonClaim
+from addnorm.claims.training_claims import ComparisonClaim
 from addnorm.comparison.tasks import get_task
 from addnorm.report.charts.claims import plot_claim
 from addnorm.report.html.page import Chart

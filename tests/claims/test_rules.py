@@ -5,7 +5,7 @@ from itertools import product
 import pytest
 
 from addnorm.claims import registry
-from addnorm.claims.trained import TrainedClaim
+from addnorm.claims.training_claims import TrainedClaim
 from tests.claims.synthetic_rows import ROWS
 
 TRAINED = [name for name in registry if issubclass(registry.member(name), TrainedClaim)]

@@ -9,7 +9,7 @@ from addnorm.claims.callbacks import ClaimsCallback
 from addnorm.claims.checks import Check
 from addnorm.claims.result import RESULT, ROWS, is_claims_folder
 from addnorm.claims.runner import find_claims
-from addnorm.comparison.cell import DiskFullError
+from addnorm.comparison.run_cell import DiskFullError
 from addnorm.comparison.statistics import Estimate
 from addnorm.core.errors import UnknownNameError, UserError
 

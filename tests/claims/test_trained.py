@@ -16,7 +16,7 @@ from addnorm.claims.cell_cache import (
     shared_settings,
     small_demo_corpus,
 )
-from addnorm.claims.trained import (
+from addnorm.claims.training_claims import (
     best_setting_rows,
     best_setting_values,
     cell_rows,
@@ -117,7 +117,7 @@ def test_crashed_cells_raise(tmp_path, monkeypatch):
             write_synthetic_study(folder, spec, lambda cell: "crashed", site_rows=False)
         )
 
-    monkeypatch.setattr("addnorm.claims.trained.run_comparison", run)
+    monkeypatch.setattr("addnorm.claims.training_claims.run_comparison", run)
     with pytest.raises(RuntimeError, match=r"2 of 2 cells crashed, pre_ln-d1-.* out of memory"):
         claim.rows("smoke", ClaimWorkspace(tmp_path / "own", tmp_path / "studies"))
 
@@ -129,7 +129,7 @@ def test_interrupted_comparison_raises_keyboard_interrupt(tmp_path, monkeypatch)
         )
         return replace(study, interrupted=True)
 
-    monkeypatch.setattr("addnorm.claims.trained.run_comparison", run)
+    monkeypatch.setattr("addnorm.claims.training_claims.run_comparison", run)
     with pytest.raises(KeyboardInterrupt):
         RmsNormEqualsLayerNorm().rows(
             "smoke", ClaimWorkspace(tmp_path / "own", tmp_path / "studies")
@@ -142,7 +142,7 @@ def test_unfinished_cells_raise_user_error(tmp_path, monkeypatch):
             write_synthetic_study(folder, spec, lambda cell: "waiting", site_rows=False)
         )
 
-    monkeypatch.setattr("addnorm.claims.trained.run_comparison", run)
+    monkeypatch.setattr("addnorm.claims.training_claims.run_comparison", run)
     with pytest.raises(
         UserError, match=r"2 of 2 cells in .* are not finished, another process may"
     ):

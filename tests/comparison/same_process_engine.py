@@ -1,7 +1,7 @@
 """An engine that runs cells in the calling process, for tests: starting processes takes seconds."""
 
-from addnorm.comparison.cell import run_cell
 from addnorm.comparison.engines.base import Engine, Event
+from addnorm.comparison.run_cell import run_cell
 
 
 class SameProcessEngine(Engine):

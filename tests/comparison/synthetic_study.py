@@ -5,7 +5,7 @@ import random
 from dataclasses import asdict
 from pathlib import Path
 
-from addnorm.comparison import layout as files
+from addnorm.comparison import folder_layout as files
 from addnorm.comparison.cell_result import CellResult
 from addnorm.comparison.outcomes import LossSummary
 from addnorm.comparison.shared_data import SharedData

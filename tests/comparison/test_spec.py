@@ -6,8 +6,8 @@ import pytest
 
 from addnorm.comparison.analysis.study import read_comparison
 from addnorm.comparison.demo import DEMO_SPEC
+from addnorm.comparison.folder_layout import FACTS
 from addnorm.comparison.grid import Grid
-from addnorm.comparison.layout import FACTS
 from addnorm.comparison.parse import parse_comparison, parse_task_option, read_spec
 from addnorm.comparison.run import claim_folder
 from addnorm.comparison.spec import Comparison

@@ -16,7 +16,7 @@ from babel import Locale
 from addnorm.core.errors import UnknownNameError, UserError
 from addnorm.data.demo import classify, lm, translate
 from addnorm.data.demo.datetimes import _has_same_fields, build_datetime_kinds
-from addnorm.data.demo.lists import build_listing
+from addnorm.data.demo.list_phrases import build_listing
 from addnorm.data.demo.phrases import Phrase, normalize_spaces, unambiguous_forms
 from addnorm.tasks import get_task
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import addnorm
-from tests.doctor.models import released_bugs_second  # noqa: F401  registers its cases
+from tests.doctor.models import recurring_bugs  # noqa: F401  registers its cases
 from tests.doctor.models.released_bugs import CASES
 
 # Every fourth case runs by default, the others are slow tests.

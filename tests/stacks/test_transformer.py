@@ -15,8 +15,8 @@ from addnorm.stacks.arrangement import decode_text
 from addnorm.sublayers import KVCache, masks
 from addnorm.sublayers.positions import registry as positions
 from addnorm.wirings import registry as wirings
+from tests.bfloat16_bounds import assert_bfloat16_close
 from tests.helpers import gradients, perturb, tokens
-from tests.rounding import assert_bfloat16_close
 
 
 def make_stack(kind=Encoder, *, dtype=torch.float32, perturbed=True, **options):

@@ -11,8 +11,8 @@ from torch import nn
 from addnorm.core.errors import UserError
 from addnorm.core.plan import Plugs
 from addnorm.sublayers import CrossAttention, KVCache, SelfAttention, masks
+from tests.bfloat16_bounds import assert_bfloat16_close
 from tests.helpers import gradients, perturb, tokens
-from tests.rounding import assert_bfloat16_close
 from tests.sublayers import reference
 
 TOLERANCE = {

@@ -10,8 +10,8 @@ from addnorm.core.errors import UserError
 from addnorm.core.plan import Plugs
 from addnorm.sublayers import FeedForward
 from addnorm.sublayers.feedforward import GATED_ACTIVATIONS, PLAIN_ACTIVATIONS
+from tests.bfloat16_bounds import assert_bfloat16_close
 from tests.helpers import gradients, perturb, tokens
-from tests.rounding import assert_bfloat16_close
 
 
 def gelu(x):

@@ -13,8 +13,8 @@ import torch
 from addnorm.core.errors import UserError
 from addnorm.models.tabular import MODELS
 from addnorm.tabular.inspection.calibration import Reliability
-from addnorm.tabular.training.contexts import torch_context
 from addnorm.tabular.training.targets import NumberTarget
+from addnorm.tabular.training.torch_context import torch_context
 from tests.tabular.sample_tables import FRAME, LABELS, NUMBERS, SUMS, classifier, mixed, regressor
 
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from addnorm.wirings import registry
+from tests.bfloat16_bounds import assert_bfloat16_close
 from tests.helpers import PAIR, TRIPLE, gradients, perturb, tokens, toy_stack
-from tests.rounding import assert_bfloat16_close
 from tests.wirings import reference
 
 REFERENCES = {name: getattr(reference, name, None) for name in registry} | reference.VARIANTS

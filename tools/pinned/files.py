@@ -22,14 +22,14 @@ from addnorm.tabular import TabularTransformerClassifier, TabularTransformerRegr
 from addnorm.tabular.fit_run import FitConfig, fit_run
 from addnorm.train.recipe import list_recipe_keys
 from tests.comparison.same_process_engine import SameProcessEngine
-from tools.pinned.tiny import TINY_RUN, make_tiny_table, write_tiny_corpus
-from tools.pinned.values import (
+from tools.pinned.digests import (
     list_defaults,
     list_files,
     list_keys,
     list_tensor_names,
     read_json_keys,
 )
+from tools.pinned.tiny_data import TINY_RUN, make_tiny_table, write_tiny_corpus
 
 
 def pin_model_files() -> Any:

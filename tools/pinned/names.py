@@ -7,7 +7,7 @@ from addnorm.claims.claim import registry as claims
 from addnorm.cli.main import COMMANDS
 from addnorm.cli.registries import FAMILIES, get_registry
 from addnorm.doctor.rules import RULES
-from tools.pinned.values import hash_json
+from tools.pinned.digests import hash_json
 
 
 def pin_families() -> Any:

@@ -14,8 +14,8 @@ from addnorm.measure.spikes import SpikeDetector
 from addnorm.train.optimizers.base import registry as optimizers
 from addnorm.train.recipe import Recipe, list_recipe_keys
 from addnorm.train.trainer import train
-from tools.pinned.tiny import TEXT_TASKS, TINY_RUN, write_tiny_corpus
-from tools.pinned.values import list_files, list_keys, list_tensor_names, read_json_keys
+from tools.pinned.digests import list_files, list_keys, list_tensor_names, read_json_keys
+from tools.pinned.tiny_data import TEXT_TASKS, TINY_RUN, write_tiny_corpus
 
 SPIKE_POLICIES = ("log", "skip", "rewind")
 

@@ -1,7 +1,7 @@
 """Benchmarks against torch and other libraries, as ratios measured in one run."""
 
 from addnorm.bench.base import Benchmark, Candidates, Row, retain_freed_memory, run_benchmark
-from addnorm.bench.limits import HardwareLimits, measure_limits
+from addnorm.bench.hardware_limits import HardwareLimits, measure_limits
 
 __all__ = [
     "Benchmark",

@@ -4,7 +4,7 @@ import shutil
 from pathlib import Path
 
 from addnorm.claims.result import get_commit
-from addnorm.comparison import layout as files
+from addnorm.comparison import folder_layout as files
 from addnorm.comparison.analysis.study import Study, read_comparison
 from addnorm.comparison.cell_result import CellResult
 from addnorm.comparison.grid import Grid

@@ -76,7 +76,7 @@ def check_output(out: Path, *, force: bool, errors: str = "drop") -> None:
     """Raise UserError for an invalid output folder or option, before any input is read."""
     from addnorm.core.errors import UserError, unknown_name_message
     from addnorm.data.corpus_builder import check_output_folder
-    from addnorm.data.readers.streams import ERROR_MODES
+    from addnorm.data.readers.text_lines import ERROR_MODES
 
     if errors not in ERROR_MODES:
         raise UserError(unknown_name_message("--errors", errors, ERROR_MODES))

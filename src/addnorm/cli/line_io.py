@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
-    from addnorm.data.readers.streams import ByteReader
+    from addnorm.data.readers.text_lines import ByteReader
     from addnorm.tasks import (
         FilledText,
         GeneratedText,
@@ -45,7 +45,7 @@ class InputLines:
                 raise UserError(f"no lines at {path}: there is no such file; expected a text file")
 
     def __iter__(self) -> Iterator[str]:
-        from addnorm.data.readers.streams import open_text
+        from addnorm.data.readers.text_lines import open_text
 
         if not self.files:
             yield from self._decode_lines(open_stdin())
@@ -58,7 +58,7 @@ class InputLines:
         return sum(1 for _ in InputLines(self.files)) if self.files else 0
 
     def _decode_lines(self, file: "ByteReader") -> Iterator[str]:
-        from addnorm.data.readers.streams import MAX_BYTES, MAX_CHARACTERS
+        from addnorm.data.readers.text_lines import MAX_BYTES, MAX_CHARACTERS
 
         while data := file.readline(MAX_BYTES):
             line = data.rstrip(b"\r\n")
@@ -114,7 +114,7 @@ def check_attention_path(path: Path) -> None:
 
 def resolve_chunk(chunk: int | None, files: Iterable[Path]) -> int:
     """Return the number of lines per chunk; by default, 1 for interactive input."""
-    from addnorm.tasks.lines import LINES_PER_CHUNK
+    from addnorm.tasks.line_inference import LINES_PER_CHUNK
 
     if chunk is not None:
         return chunk
@@ -248,7 +248,7 @@ def run_lines(
                 examples.append(first)
     if attention is not None:
         from addnorm.report.attention_page import write_attention_page
-        from addnorm.tasks.attention import attention_examples
+        from addnorm.tasks.attention_maps import attention_examples
 
         write_attention_page(attention, attention_examples(run, examples))
         count = f"{len(examples)} of {number} lines"

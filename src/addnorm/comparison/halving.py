@@ -9,7 +9,7 @@ import math
 import shutil
 from pathlib import Path
 
-from addnorm.comparison import layout as files
+from addnorm.comparison import folder_layout as files
 from addnorm.comparison.analysis.study import read_cell_rows
 from addnorm.comparison.cell_result import CellResult
 from addnorm.comparison.grid import Arm, Cell

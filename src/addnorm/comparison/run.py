@@ -14,16 +14,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from addnorm.comparison import layout as files
+from addnorm.comparison import folder_layout as files
 from addnorm.comparison.analysis.export import study_to_dict
 from addnorm.comparison.analysis.study import Study, read_comparison
 from addnorm.comparison.callbacks import ComparisonCallback
+from addnorm.comparison.cell_job import Job
 from addnorm.comparison.cell_result import RESULT_SUFFIX, CellResult, sidecar_path
 from addnorm.comparison.engines.base import Engine, Event
 from addnorm.comparison.engines.local import LocalEngine
 from addnorm.comparison.grid import Cell
 from addnorm.comparison.halving import halving_steps, stop_worse_half
-from addnorm.comparison.job import Job
 from addnorm.comparison.shared_data import SharedData
 from addnorm.comparison.spec import Comparison
 from addnorm.comparison.tasks import get_task

@@ -3,7 +3,7 @@
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from addnorm.comparison import layout as files
+from addnorm.comparison import folder_layout as files
 from addnorm.core.errors import UserError
 from addnorm.core.files import read_json, write_json
 from addnorm.core.validation import parse_dataclass

@@ -19,7 +19,7 @@ from addnorm.decode.greedy import Hypothesis, make_hypothesis
 from addnorm.decode.options import DecodingOptions
 from addnorm.decode.sampling import log_normalizer, stable_topk
 from addnorm.decode.stepper import Sentence, Stepper
-from addnorm.kernels.precision import widest_float
+from addnorm.kernels.device_dtypes import widest_float
 
 
 @dataclass

@@ -8,7 +8,7 @@ import torch
 from addnorm.decode.options import DecodingOptions
 from addnorm.decode.sampling import argmax_tokens, log_normalizer, sample_tokens, uniform_draws
 from addnorm.decode.stepper import Sentence, Stepper
-from addnorm.kernels.precision import widest_float
+from addnorm.kernels.device_dtypes import widest_float
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from addnorm.core.errors import UserError
 from addnorm.core.seeds import derive_seed
 from addnorm.decode.options import DecodingOptions
 from addnorm.kernels.cross_entropy_rows import logsumexp
-from addnorm.kernels.precision import widest_float
+from addnorm.kernels.device_dtypes import widest_float
 
 
 def log_normalizer(logits: Tensor, forbidden_tokens: list[int]) -> Tensor:

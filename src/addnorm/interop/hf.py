@@ -22,7 +22,6 @@ from torch import Tensor, nn
 
 from addnorm.core.errors import UserError
 from addnorm.interop.config_reader import ConfigReader
-from addnorm.interop.conventions import to_bool_mask, transformers_library
 from addnorm.interop.families import (
     encoders,  # noqa: F401 registers its families
     fairseq,  # noqa: F401 registers its families
@@ -35,6 +34,7 @@ from addnorm.interop.families import (
 from addnorm.interop.family import Family, HeadVariant, PositionNumbering, find_family
 from addnorm.interop.greedy import SpecialTokens, greedy_decoder, greedy_seq2seq
 from addnorm.interop.output import Output
+from addnorm.interop.transformers_compat import to_bool_mask, transformers_library
 from addnorm.interop.verify import check_arrangement, verify_copy
 from addnorm.interop.weight_mapping import TensorPair, WeightMapper
 from addnorm.models import (

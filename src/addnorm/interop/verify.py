@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from addnorm.core.errors import UserError
-from addnorm.measure.isolation import eval_mode
+from addnorm.measure.evaluation_context import eval_mode
 from addnorm.models import Config, Model, build
 
 CALL_FIELDS = (

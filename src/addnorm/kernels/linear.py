@@ -25,7 +25,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from addnorm.kernels import library
-from addnorm.kernels.hooks import has_hooks
+from addnorm.kernels.hook_detection import has_hooks
 
 MIN_ROWS, MIN_WORK, MAX_FEATURES = 4, 2**19, 2**12
 """Sizes at which the native library is faster (`addnorm bench kernels`): minimum number of rows,

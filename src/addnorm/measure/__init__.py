@@ -5,7 +5,7 @@ all of them for one forward pass, `Monitor` during training, together with gradi
 ratios.
 """
 
-from addnorm.measure.attention import attention_maps
+from addnorm.measure.attention_maps import attention_maps
 from addnorm.measure.gradient_norm import squared_gradient_norms
 from addnorm.measure.metrics import SITE_METRICS
 from addnorm.measure.metrics.attention_entropy import attention_entropy

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from addnorm.core.plan import Site
-from addnorm.measure.isolation import compile_disabled, preserve_rng
+from addnorm.measure.evaluation_context import compile_disabled, preserve_rng
 from addnorm.measure.sharded_norms import local_shard
 from addnorm.measure.sites import (
     describe_site,

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from addnorm.core.plan import Site
 from addnorm.core.rows import Row
-from addnorm.measure.isolation import evaluation_mode
+from addnorm.measure.evaluation_context import evaluation_mode
 from addnorm.measure.metrics import SITE_METRICS
 from addnorm.measure.metrics.site_activations import SiteActivations
 from addnorm.measure.sites import find_stacks, site_fields, unwrap_model

@@ -9,9 +9,9 @@ from typing import Any
 from addnorm.core.errors import UserError
 from addnorm.data.corpus import Corpus
 from addnorm.report.diagram.blocks import build_block_diagram
-from addnorm.report.diagram.figure import diagram_figure
+from addnorm.report.diagram.html_figure import diagram_figure
+from addnorm.report.diagram.label_text import format_formula
 from addnorm.report.diagram.layout import compute_layout
-from addnorm.report.diagram.symbols import format_formula
 from addnorm.report.html.page import Column, Facts, Note, Part, Section
 from addnorm.tasks import registry as tasks
 from addnorm.wirings.base import registry as wirings

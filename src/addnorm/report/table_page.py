@@ -11,9 +11,9 @@ import numpy as np
 from addnorm.report.charts.base import VALUES, assemble_chart, named_data
 from addnorm.report.charts.curves import plot_loss
 from addnorm.report.diagram.blocks import build_block_diagram
-from addnorm.report.diagram.figure import diagram_figure
+from addnorm.report.diagram.html_figure import diagram_figure
+from addnorm.report.diagram.label_text import format_formula
 from addnorm.report.diagram.layout import compute_layout
-from addnorm.report.diagram.symbols import format_formula
 from addnorm.report.html.page import (
     Chart,
     CollapsibleText,

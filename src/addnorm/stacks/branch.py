@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from addnorm.core.errors import UserError
-from addnorm.kernels.hooks import has_hooks
+from addnorm.kernels.hook_detection import has_hooks
 from addnorm.sublayers.base import Tap
 from addnorm.wirings.base import DropoutBranch
 

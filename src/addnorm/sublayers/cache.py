@@ -12,7 +12,7 @@ from torch import Tensor
 
 from addnorm.core.errors import UserError
 from addnorm.sublayers.base import check_positive_int
-from addnorm.sublayers.beams import BeamGroups
+from addnorm.sublayers.beam_groups import BeamGroups
 
 
 class LayerCache:

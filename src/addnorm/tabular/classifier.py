@@ -18,9 +18,9 @@ from addnorm.tabular.inspection.calibration import (
     Reliability,
     fit_temperature,
 )
-from addnorm.tabular.training.contexts import rollback_on_error
 from addnorm.tabular.training.loop import WeightedBatch
 from addnorm.tabular.training.targets import ClassTarget, comparable_type, reject_missing_targets
+from addnorm.tabular.training.torch_context import rollback_on_error
 
 CALIBRATIONS = ("temperature", "none")
 

@@ -57,7 +57,6 @@ from addnorm.tabular.params import (
     resolve_seed,
     resolve_threads,
 )
-from addnorm.tabular.training.contexts import rollback_on_error, torch_context
 from addnorm.tabular.training.loop import (
     WeightedBatch,
     build_model,
@@ -68,6 +67,7 @@ from addnorm.tabular.training.loop import (
 from addnorm.tabular.training.pretraining import OBJECTIVES, PretextModel, Pretrained
 from addnorm.tabular.training.row_groups import row_multiplicity, unique_rows
 from addnorm.tabular.training.targets import Target
+from addnorm.tabular.training.torch_context import rollback_on_error, torch_context
 
 ROWS_PER_CHUNK = 8192
 """Rows per chunk at prediction time."""

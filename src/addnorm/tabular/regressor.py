@@ -10,8 +10,8 @@ from sklearn.utils.validation import validate_data
 from addnorm.core.errors import UserError
 from addnorm.models.tabular import TableBatch
 from addnorm.tabular.estimator import TabularTransformer
-from addnorm.tabular.training.contexts import rollback_on_error
 from addnorm.tabular.training.targets import NumberTarget, reject_missing_targets
+from addnorm.tabular.training.torch_context import rollback_on_error
 
 
 class TabularTransformerRegressor(RegressorMixin, TabularTransformer):

@@ -18,7 +18,7 @@ from addnorm.tasks.base import (
 )
 from addnorm.tasks.classify import Classify, LabelPrediction, classify_texts
 from addnorm.tasks.evaluation import evaluate
-from addnorm.tasks.lines import GeneratedText, InputWarnings
+from addnorm.tasks.line_inference import GeneratedText, InputWarnings
 from addnorm.tasks.lm import LanguageModeling, generate_texts
 from addnorm.tasks.mlm import Fill, FilledText, MaskedLanguageModeling, fill_mask
 from addnorm.tasks.objective import Objective

@@ -30,7 +30,7 @@ from addnorm.tasks.base import (
     register,
 )
 from addnorm.tasks.evaluation import iter_on_device, make_split_batches, skipped_fields
-from addnorm.tasks.lines import LINES_PER_CHUNK, InputWarnings, check_task
+from addnorm.tasks.line_inference import LINES_PER_CHUNK, InputWarnings, check_task
 
 
 @register(

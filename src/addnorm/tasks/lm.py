@@ -25,7 +25,7 @@ from addnorm.tasks.base import (
     register,
 )
 from addnorm.tasks.evaluation import make_split_batches, measure_loss, safe_exp, token_metrics
-from addnorm.tasks.lines import (
+from addnorm.tasks.line_inference import (
     LINES_PER_CHUNK,
     GeneratedText,
     InputWarnings,

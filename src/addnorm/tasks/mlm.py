@@ -34,7 +34,7 @@ from addnorm.tasks.base import (
     register,
 )
 from addnorm.tasks.evaluation import make_split_batches, measure_loss, token_metrics
-from addnorm.tasks.lines import LINES_PER_CHUNK, InputWarnings, check_task
+from addnorm.tasks.line_inference import LINES_PER_CHUNK, InputWarnings, check_task
 from addnorm.tasks.lm import LanguageModeling
 from addnorm.tasks.masking import mask_tokens
 

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from addnorm.kernels.precision import widest_float
+from addnorm.kernels.device_dtypes import widest_float
 from addnorm.models import Model
 from addnorm.tasks.base import TextTask
 

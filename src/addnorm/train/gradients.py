@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from addnorm.core.seeds import derive_seed
 from addnorm.data.batches import Batch
-from addnorm.kernels.precision import widest_float
+from addnorm.kernels.device_dtypes import widest_float
 from addnorm.measure import Nonfinite, first_nonfinite
 from addnorm.measure.sites import unwrap_model
 from addnorm.tasks import LossMeans

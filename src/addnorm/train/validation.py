@@ -7,7 +7,7 @@ import torch
 
 from addnorm.core.errors import UserError
 from addnorm.data.batches import BatchIterator
-from addnorm.kernels.precision import widest_float
+from addnorm.kernels.device_dtypes import widest_float
 from addnorm.tasks import LossMeans
 from addnorm.train.distributed import World
 from addnorm.train.recipe import Recipe

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from addnorm.core.cards import Card
 from addnorm.core.plan import Plan, Site
 from addnorm.wirings.base import Observer, State, empty_parameter, register
-from addnorm.wirings.post_norm import PostNorm
+from addnorm.wirings.post_norm_base import PostNorm
 
 
 @register(

@@ -27,7 +27,7 @@ from addnorm.core.errors import InnerNormsIgnoredWarning, UserError
 from addnorm.core.plan import Plan, Plugs, Shape, Site
 from addnorm.core.registry import Registry
 from addnorm.kernels.add_norm.ops import add_norm_with_sum, native_is_faster
-from addnorm.kernels.hooks import has_hooks
+from addnorm.kernels.hook_detection import has_hooks
 from addnorm.norms.base import Norm, make_norm
 from addnorm.norms.base import registry as norms
 

@@ -6,7 +6,7 @@ from addnorm.core.cards import Card
 from addnorm.core.plan import Plan, Site
 from addnorm.core.registry import Positive
 from addnorm.wirings.base import register
-from addnorm.wirings.post_norm import PostNorm
+from addnorm.wirings.post_norm_base import PostNorm
 
 
 @register(

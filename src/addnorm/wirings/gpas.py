@@ -10,7 +10,7 @@ from addnorm.core.errors import UserError
 from addnorm.core.plan import Plan, Site
 from addnorm.core.registry import InnerCall
 from addnorm.wirings.base import State, Wiring, empty_parameter, register
-from addnorm.wirings.decorator import Decorator
+from addnorm.wirings.decorator_base import Decorator
 
 
 @register(

@@ -8,7 +8,7 @@ from addnorm.core.errors import UserError
 from addnorm.core.plan import Plan, Site
 from addnorm.core.registry import Fraction, InnerCall
 from addnorm.wirings.base import State, register
-from addnorm.wirings.decorator import Decorator
+from addnorm.wirings.decorator_base import Decorator
 
 
 @register(

@@ -5,7 +5,7 @@ from torch import Tensor
 from addnorm.core.cards import Card
 from addnorm.core.plan import Plan
 from addnorm.wirings.base import State, register
-from addnorm.wirings.post_norm import PostNorm
+from addnorm.wirings.post_norm_base import PostNorm
 
 
 @register(

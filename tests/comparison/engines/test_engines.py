@@ -14,14 +14,14 @@ import pytest
 from safetensors import SafetensorError
 
 from addnorm.comparison.callbacks import ComparisonCallback
-from addnorm.comparison.cell import DiskFullError, run_cell
+from addnorm.comparison.cell_job import Job
 from addnorm.comparison.cell_result import CellResult, sidecar_path
 from addnorm.comparison.engines import ENGINES, make_engine
 from addnorm.comparison.engines.local import LocalEngine
 from addnorm.comparison.halving import stop_worse_half
-from addnorm.comparison.job import Job
 from addnorm.comparison.parse import parse_comparison
 from addnorm.comparison.run import run_comparison
+from addnorm.comparison.run_cell import DiskFullError, run_cell
 from addnorm.comparison.tasks import get_task
 from addnorm.core.errors import UserError
 from addnorm.core.files import try_lock
@@ -258,7 +258,7 @@ def test_halving_is_idempotent(tmp_path):
 def test_cell_waits_for_other_process_and_returns_its_result(tmp_path, monkeypatch):
     job = job_of(tmp_path)
     job.folder.parent.mkdir(parents=True, exist_ok=True)
-    monkeypatch.setattr("addnorm.comparison.cell.LOCK_TIMEOUT_SECONDS", 0.3)
+    monkeypatch.setattr("addnorm.comparison.run_cell.LOCK_TIMEOUT_SECONDS", 0.3)
     with try_lock(job.folder.with_name(f".{job.folder.name}.lock")) as acquired:
         assert acquired
         assert run_cell(job, lambda step, loss: None) is None  # locked by this process

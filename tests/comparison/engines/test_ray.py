@@ -12,9 +12,9 @@ from types import SimpleNamespace
 import pytest
 import ray
 
+from addnorm.comparison.cell_job import Job
 from addnorm.comparison.engines.local import LocalEngine
 from addnorm.comparison.engines.ray import RayEngine
-from addnorm.comparison.job import Job
 from addnorm.comparison.run import run_comparison
 from addnorm.core.errors import UserError
 from addnorm.core.interrupts import StopFlag

@@ -10,8 +10,8 @@ import pytest
 import yaml
 
 from addnorm.comparison import Study, run_comparison
+from addnorm.comparison.cell_job import Heartbeat, Job
 from addnorm.comparison.cell_result import CellResult
-from addnorm.comparison.job import Heartbeat, Job
 from addnorm.comparison.parse import parse_comparison, parse_task_option
 from addnorm.comparison.run import check_comparison
 from addnorm.comparison.shared_data import SharedData

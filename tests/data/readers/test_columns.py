@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from addnorm.core.errors import UserError
-from addnorm.data.readers import streams
+from addnorm.data.readers import text_lines
 from addnorm.data.readers.columns import read_records, split_files
 from addnorm.data.readers.tables import find_split_files
 from addnorm.data.record_counts import RecordCounts
@@ -144,7 +144,7 @@ def test_dotted_names_select_nested_values(tmp_path):
 
 def test_oversized_cells_are_counted(tmp_path, monkeypatch):
     for name in ("MAX_CHARACTERS", "MAX_BYTES"):
-        monkeypatch.setattr(streams, name, 40)
+        monkeypatch.setattr(text_lines, name, 40)
     path = write_file(tmp_path, "a.tsv", f"a\tb\n{'x' * 100}\ty\n1\t2\n")
     records, counts = read(path, columns={"source": "a", "target": "b"})
     assert (len(records), counts.dropped) == (1, {"too long": 1})

@@ -3,7 +3,7 @@
 import pytest
 
 from addnorm.core.errors import UserError
-from addnorm.data.readers import streams
+from addnorm.data.readers import text_lines
 from addnorm.data.readers.text_files import read_aligned_lines, read_splits, read_texts
 from addnorm.data.record_counts import RecordCounts
 
@@ -59,8 +59,8 @@ def test_unequal_line_counts_are_rejected(tmp_path):
 
 
 def test_oversized_lines_are_dropped_from_pairs_and_split_in_texts(tmp_path, monkeypatch):
-    monkeypatch.setattr(streams, "MAX_CHARACTERS", 10)
-    monkeypatch.setattr(streams, "MAX_BYTES", 40)
+    monkeypatch.setattr(text_lines, "MAX_CHARACTERS", 10)
+    monkeypatch.setattr(text_lines, "MAX_BYTES", 40)
     path = write_file(tmp_path, "a", f"one\n{'word ' * 20}\nthree\n")
     records, counts = read(read_aligned_lines, path, path)
     assert [pair["source"] for pair in records] == ["one", "three"]

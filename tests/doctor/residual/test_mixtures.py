@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 import addnorm
-from tests.doctor.models.hyper import DEPTH, LAYOUTS, WAYS, Hyper
+from tests.doctor.models.hyper_connections import DEPTH, LAYOUTS, WAYS, Hyper
 from tests.doctor.models.tiny import DIM, FeedForward, ids, vectors
 
 WANTED = [

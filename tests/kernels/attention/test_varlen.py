@@ -19,7 +19,7 @@ from addnorm.kernels.attention.varlen import (
     can_use_varlen_native,
     varlen_attention,
 )
-from tests.rounding import assert_bfloat16_close
+from tests.bfloat16_bounds import assert_bfloat16_close
 
 ALL_LEVELS = (*library.list_levels(), "off")
 needs_native = pytest.mark.skipif(

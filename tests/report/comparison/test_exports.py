@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from addnorm.comparison import layout as files
+from addnorm.comparison import folder_layout as files
 from addnorm.comparison.analysis.study import Study
 from addnorm.comparison.parse import parse_comparison
 from addnorm.core.errors import UserError

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 
-from addnorm.comparison import layout as files
+from addnorm.comparison import folder_layout as files
 from addnorm.comparison.analysis.study import Study
 from addnorm.comparison.cell_result import CellResult
 from addnorm.comparison.outcomes import format_rules
@@ -16,13 +16,13 @@ from addnorm.comparison.tasks import get_task
 from addnorm.core.errors import UserError
 from addnorm.data.corpus import write_corpus
 from addnorm.report.comparison.cell_curves import StudyCurves
-from addnorm.report.comparison.chart_groups import (
+from addnorm.report.comparison.cell_selections import build_selections, find_most_contrasting
+from addnorm.report.comparison.page import render_comparison_page, write_comparison_report
+from addnorm.report.comparison.page_charts import (
     ComparisonCharts,
     build_loss_charts,
     build_site_charts,
 )
-from addnorm.report.comparison.page import render_comparison_page, write_comparison_report
-from addnorm.report.comparison.selections import build_selections, find_most_contrasting
 from addnorm.report.comparison.stability import (
     StabilityCell,
     build_stability_map,

@@ -11,6 +11,7 @@ from addnorm.core.errors import UnknownNameError, UserError
 from addnorm.report.diagram.blocks import build_block_diagram
 from addnorm.report.diagram.draw import check_output_file, draw, render_png, save
 from addnorm.report.diagram.graph import ROUND_KINDS
+from addnorm.report.diagram.label_text import format_formula
 from addnorm.report.diagram.layout import (
     FONT_SIZE,
     SMALL_FONT_SIZE,
@@ -21,7 +22,6 @@ from addnorm.report.diagram.layout import (
     format_note,
 )
 from addnorm.report.diagram.svg import render_svg
-from addnorm.report.diagram.symbols import format_formula
 from addnorm.report.diagram.text_metrics import shorten, text_width, wrap
 from addnorm.wirings import registry
 

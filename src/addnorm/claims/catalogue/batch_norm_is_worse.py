@@ -6,7 +6,7 @@ from typing import Any
 from addnorm.claims.checks import Check, estimate_over_seeds
 from addnorm.claims.claim import Budget, ChartSpec, register
 from addnorm.claims.experiments import SECOND_ROUND, SHALLOW_LRS
-from addnorm.claims.trained import (
+from addnorm.claims.training_claims import (
     PROGRESS_DEFINITION,
     TRAINED_GUIDE,
     TRAINED_THRESHOLD,

@@ -10,13 +10,13 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from addnorm.claims.at_init import BudgetSettings, compute_per_seed, make_budget_table, make_row
 from addnorm.claims.cell_cache import small_demo_corpus
 from addnorm.claims.checks import Check, estimate_over_seeds
 from addnorm.claims.claim import Budget, ChartSpec, ClaimWorkspace, register
 from addnorm.claims.experiments import DEEP_LRS
+from addnorm.claims.init_claims import BudgetSettings, compute_per_seed, make_budget_table, make_row
 from addnorm.claims.progress import ProgressTimer
-from addnorm.claims.trained import (
+from addnorm.claims.training_claims import (
     DATA_FOLDER,
     PROGRESS_DEFINITION,
     TRAINED_THRESHOLD,

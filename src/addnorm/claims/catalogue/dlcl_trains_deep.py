@@ -1,7 +1,7 @@
 """Claim: DLCL trains at a depth at which Post-LN does not."""
 
 from addnorm.claims.claim import register
-from addnorm.claims.deep_remedy import DeepRemedyClaim
+from addnorm.claims.deep_training_claims import DeepRemedyClaim
 from addnorm.core.cards import Card
 
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from addnorm.claims.checks import Check, estimate_over_seeds
 from addnorm.claims.claim import Budget, ChartSpec, register
 from addnorm.claims.experiments import SMALL_CORPUS_RECORDS, norm_comparison
-from addnorm.claims.trained import (
+from addnorm.claims.training_claims import (
     PROGRESS_DEFINITION,
     TRAINED_THRESHOLD,
     ComparisonClaim,

@@ -4,13 +4,13 @@ from collections.abc import Mapping, Sequence
 
 from addnorm.claims.checks import Check, estimate_over_seeds
 from addnorm.claims.claim import Budget, register
-from addnorm.claims.deep_remedy import (
+from addnorm.claims.deep_training_claims import (
     PROGRESS_BY_LR,
     WITH_AND_WITHOUT_WARMUP,
     describe_deep_experiment,
 )
 from addnorm.claims.experiments import deep_comparison
-from addnorm.claims.trained import (
+from addnorm.claims.training_claims import (
     NEGLIGIBLE_PROGRESS,
     TRAINED_THRESHOLD,
     ComparisonClaim,

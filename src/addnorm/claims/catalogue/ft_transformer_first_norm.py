@@ -7,8 +7,8 @@ from typing import Any
 from addnorm.claims.checks import Check, estimate_over_seeds
 from addnorm.claims.claim import Budget, ChartSpec, register
 from addnorm.claims.experiments import SECOND_ROUND, SHALLOW_LRS
-from addnorm.claims.tables import TARGET_COLUMN
-from addnorm.claims.trained import (
+from addnorm.claims.table_datasets import TARGET_COLUMN
+from addnorm.claims.training_claims import (
     NEGLIGIBLE_PROGRESS,
     TABLE_PROGRESS_DEFINITION,
     TRAINED_GUIDE,

@@ -4,7 +4,9 @@ from collections.abc import Iterator, Sequence
 
 import torch
 
-from addnorm.claims.at_init import (
+from addnorm.claims.checks import Check, estimate_over_seeds
+from addnorm.claims.claim import ChartSpec, register
+from addnorm.claims.init_claims import (
     BudgetSettings,
     InitClaim,
     compute_per_seed,
@@ -14,8 +16,6 @@ from addnorm.claims.at_init import (
     reseed,
     select_rows,
 )
-from addnorm.claims.checks import Check, estimate_over_seeds
-from addnorm.claims.claim import ChartSpec, register
 from addnorm.comparison.statistics import paired_difference
 from addnorm.core.cards import Card
 from addnorm.core.rows import Row

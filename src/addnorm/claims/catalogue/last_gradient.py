@@ -5,7 +5,9 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch.nn import functional as F
 
-from addnorm.claims.at_init import (
+from addnorm.claims.checks import Check
+from addnorm.claims.claim import ChartSpec, register
+from addnorm.claims.init_claims import (
     BudgetSettings,
     InitClaim,
     estimate_per_seed,
@@ -15,8 +17,6 @@ from addnorm.claims.at_init import (
     reseed,
     select_rows,
 )
-from addnorm.claims.checks import Check
-from addnorm.claims.claim import ChartSpec, register
 from addnorm.core.cards import Card
 from addnorm.core.rows import Row
 from addnorm.models import build

@@ -4,7 +4,9 @@ from collections.abc import Iterator, Sequence
 
 import torch
 
-from addnorm.claims.at_init import (
+from addnorm.claims.checks import Check
+from addnorm.claims.claim import ChartSpec, register
+from addnorm.claims.init_claims import (
     BudgetSettings,
     InitClaim,
     estimate_per_seed,
@@ -14,8 +16,6 @@ from addnorm.claims.at_init import (
     max_value,
     select_rows,
 )
-from addnorm.claims.checks import Check
-from addnorm.claims.claim import ChartSpec, register
 from addnorm.core.cards import Card
 from addnorm.core.rows import Row
 from addnorm.norms import make_norm

@@ -6,7 +6,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from addnorm.claims.at_init import (
+from addnorm.claims.checks import Check
+from addnorm.claims.claim import ChartSpec, register
+from addnorm.claims.init_claims import (
     BudgetSettings,
     InitClaim,
     estimate_per_seed,
@@ -16,8 +18,6 @@ from addnorm.claims.at_init import (
     max_value,
     select_rows,
 )
-from addnorm.claims.checks import Check
-from addnorm.claims.claim import ChartSpec, register
 from addnorm.core.cards import Card
 from addnorm.core.rows import Row
 from addnorm.sublayers import make_positions

@@ -6,7 +6,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from addnorm.claims.at_init import (
+from addnorm.claims.checks import Check
+from addnorm.claims.claim import ChartSpec, register
+from addnorm.claims.init_claims import (
     BudgetSettings,
     InitClaim,
     compute_per_seed,
@@ -18,8 +20,6 @@ from addnorm.claims.at_init import (
     max_value,
     select_rows,
 )
-from addnorm.claims.checks import Check
-from addnorm.claims.claim import ChartSpec, register
 from addnorm.comparison.statistics import paired_difference
 from addnorm.core.cards import Card
 from addnorm.core.rows import Row

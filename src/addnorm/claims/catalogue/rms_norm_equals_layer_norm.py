@@ -7,7 +7,10 @@ from typing import Any
 
 import torch
 
-from addnorm.claims.at_init import (
+from addnorm.claims.checks import Check, estimate_over_seeds
+from addnorm.claims.claim import Budget, ChartSpec, ClaimWorkspace, register
+from addnorm.claims.experiments import norm_comparison
+from addnorm.claims.init_claims import (
     BudgetSettings,
     compute_per_seed,
     make_budget_table,
@@ -16,10 +19,7 @@ from addnorm.claims.at_init import (
     reseed,
     select_rows,
 )
-from addnorm.claims.checks import Check, estimate_over_seeds
-from addnorm.claims.claim import Budget, ChartSpec, ClaimWorkspace, register
-from addnorm.claims.experiments import norm_comparison
-from addnorm.claims.trained import (
+from addnorm.claims.training_claims import (
     NEGLIGIBLE_PROGRESS,
     PROGRESS_DEFINITION,
     TRAINED_THRESHOLD,

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from addnorm.claims.checks import Check, estimate_over_seeds
 from addnorm.claims.claim import Budget, ChartSpec, register
 from addnorm.claims.experiments import deep_comparison
-from addnorm.claims.trained import (
+from addnorm.claims.training_claims import (
     NEGLIGIBLE_PROGRESS,
     PROGRESS_DEFINITION,
     TRAINED_THRESHOLD,

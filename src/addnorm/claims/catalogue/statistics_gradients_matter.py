@@ -6,7 +6,7 @@ from typing import Any
 from addnorm.claims.checks import Check
 from addnorm.claims.claim import Budget, ChartSpec, register
 from addnorm.claims.experiments import norm_comparison
-from addnorm.claims.trained import (
+from addnorm.claims.training_claims import (
     NEGLIGIBLE_PROGRESS,
     PROGRESS_DEFINITION,
     TRAINED_GUIDE,

@@ -134,8 +134,8 @@ def compare(
     from addnorm.comparison.engines import make_engine
     from addnorm.core.errors import UserError
     from addnorm.core.interrupts import interrupt_exit_code
-    from addnorm.report.comparison.compare import compare as run_and_report
     from addnorm.report.comparison.exports import write_csvs, write_pngs
+    from addnorm.report.comparison.run_and_report import compare as run_and_report
 
     if address is not None and engine != "ray":
         raise UserError("--address: expected --engine ray; add it, or leave out --address")

@@ -27,7 +27,7 @@ def report(
 ) -> None:
     """Rebuild the HTML page of a comparison, a run or claims."""
     from addnorm.claims.result import is_claims_folder
-    from addnorm.comparison.layout import is_comparison
+    from addnorm.comparison.folder_layout import is_comparison
     from addnorm.core.errors import UserError
 
     if is_claims_folder(folder):

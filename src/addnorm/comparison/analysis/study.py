@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from addnorm.comparison import layout as files
+from addnorm.comparison import folder_layout as files
 from addnorm.comparison.analysis.summary import ArmSummary, summarize
 from addnorm.comparison.analysis.verdict import build_verdict
 from addnorm.comparison.cell_result import CellResult

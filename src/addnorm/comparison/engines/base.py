@@ -5,8 +5,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from addnorm.comparison.cell_job import Job
 from addnorm.comparison.cell_result import CellResult
-from addnorm.comparison.job import Job
 from addnorm.core.errors import UserError
 from addnorm.core.interrupts import StopFlag
 

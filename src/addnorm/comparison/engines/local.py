@@ -19,10 +19,10 @@ from multiprocessing.process import BaseProcess
 
 import torch
 
-from addnorm.comparison.cell import DiskFullError, run_cell
+from addnorm.comparison.cell_job import Job
 from addnorm.comparison.cell_result import LOG_SUFFIX, CellResult, sidecar_path
 from addnorm.comparison.engines.base import Engine, Event, EventHandler
-from addnorm.comparison.job import Job
+from addnorm.comparison.run_cell import DiskFullError, run_cell
 from addnorm.core.interrupts import StopFlag, block_signals, unblock_signals
 from addnorm.train.device import count_cores
 

@@ -21,8 +21,8 @@ from typing import Any
 
 import torch
 
-from addnorm.comparison import layout as files
-from addnorm.comparison.cell import DiskFullError, run_cell
+from addnorm.comparison import folder_layout as files
+from addnorm.comparison.cell_job import Job
 from addnorm.comparison.cell_result import CellResult
 from addnorm.comparison.engines.base import Engine, Event, EventHandler
 from addnorm.comparison.engines.file_transfer import (
@@ -31,7 +31,7 @@ from addnorm.comparison.engines.file_transfer import (
     write_cell_files,
     write_files,
 )
-from addnorm.comparison.job import Job
+from addnorm.comparison.run_cell import DiskFullError, run_cell
 from addnorm.core.errors import UserError
 from addnorm.core.interrupts import StopFlag
 from addnorm.train.run_folder import CHECKPOINTS, CONFIG

@@ -6,9 +6,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
+from addnorm.comparison.cell_job import CellRecipe, Heartbeat, Job
 from addnorm.comparison.cell_result import CellResult
 from addnorm.comparison.grid import Arm, Cell
-from addnorm.comparison.job import CellRecipe, Heartbeat, Job
 from addnorm.comparison.shared_data import SharedData
 from addnorm.comparison.spec import Comparison
 from addnorm.core.errors import UserError

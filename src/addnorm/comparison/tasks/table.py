@@ -12,10 +12,10 @@ from typing import Any, ClassVar
 
 from pydantic import ValidationError
 
-from addnorm.comparison import layout as files
+from addnorm.comparison import folder_layout as files
+from addnorm.comparison.cell_job import CellRecipe, Heartbeat, Job
 from addnorm.comparison.cell_result import CellResult
 from addnorm.comparison.grid import Cell
-from addnorm.comparison.job import CellRecipe, Heartbeat, Job
 from addnorm.comparison.shared_data import SharedData
 from addnorm.comparison.spec import DEMO, Comparison
 from addnorm.comparison.tasks.base import DataSource, Task

@@ -17,8 +17,8 @@ import pandas as pd
 import torch
 from scipy.special import softmax
 
+from addnorm.comparison.cell_job import Heartbeat, Job
 from addnorm.comparison.cell_result import CellResult
-from addnorm.comparison.job import Heartbeat, Job
 from addnorm.comparison.outcomes import LossSummary
 from addnorm.comparison.tasks.base import NUM_SAMPLES
 from addnorm.comparison.tasks.table_data import (
@@ -37,9 +37,9 @@ from addnorm.models.tabular import MODELS, TableBatch, TableModel, build_table_m
 from addnorm.tabular import TabularTransformerClassifier, TabularTransformerRegressor
 from addnorm.tabular.columns.encoder import TableEncoder
 from addnorm.tabular.params import make_model_config, make_training_config
-from addnorm.tabular.training.contexts import torch_context
 from addnorm.tabular.training.loop import WeightedBatch, build_model, fit_model, predict
 from addnorm.tabular.training.targets import NumberTarget, Target
+from addnorm.tabular.training.torch_context import torch_context
 from addnorm.train.callbacks import TrainCallback
 from addnorm.train.device import pick_device
 from addnorm.train.run_folder import CONFIG, ROWS

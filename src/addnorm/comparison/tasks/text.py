@@ -7,10 +7,10 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from addnorm.comparison import layout
+from addnorm.comparison import folder_layout
+from addnorm.comparison.cell_job import CellRecipe, Heartbeat, Job
 from addnorm.comparison.cell_result import RESULT_SUFFIX, CellResult, sidecar_path
 from addnorm.comparison.grid import Cell
-from addnorm.comparison.job import CellRecipe, Heartbeat, Job
 from addnorm.comparison.outcomes import LossSummary
 from addnorm.comparison.shared_data import SharedData
 from addnorm.comparison.spec import DEMO, Comparison
@@ -127,9 +127,9 @@ class TextComparison(Task):
             spec, spec.cells()[0], data=corpus.folder, tokenizer=get_tokenizer_name(spec)
         )
         tokenizer: Tokenizer = make_tokenizer(recipe, corpus)
-        tokenizer.save(folder / layout.TOKENIZER)
+        tokenizer.save(folder / folder_layout.TOKENIZER)
         if spec.score:
-            write_scored_records(spec, corpus, folder / layout.SCORE)
+            write_scored_records(spec, corpus, folder / folder_layout.SCORE)
         return SharedData(
             data=str(corpus.folder),
             corpus=corpus.digest,
@@ -142,9 +142,9 @@ class TextComparison(Task):
         )
 
     def check_shared_data(self, folder: Path, shared_data: SharedData) -> None:
-        _check_tokenizer(folder / layout.TOKENIZER, shared_data)
-        if (folder / layout.SCORE).exists():
-            self.task.open_corpus(folder / layout.SCORE).verify()
+        _check_tokenizer(folder / folder_layout.TOKENIZER, shared_data)
+        if (folder / folder_layout.SCORE).exists():
+            self.task.open_corpus(folder / folder_layout.SCORE).verify()
 
     def train_and_score(self, job: Job, heartbeat: Heartbeat) -> CellResult | None:
         """Train a cell, resuming from its last checkpoint, and score it."""
@@ -187,7 +187,7 @@ class TextComparison(Task):
         return self.task.primary_score
 
     def read_examples(self, folder: Path) -> list[Example]:
-        corpus = self.task.open_corpus(folder / layout.SCORE)
+        corpus = self.task.open_corpus(folder / folder_layout.SCORE)
         corpus.verify("test")
         records = islice(corpus.records("test"), NUM_SAMPLES)
         return [self.task.to_example(record) for record in records]

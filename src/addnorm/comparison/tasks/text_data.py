@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
-from addnorm.comparison import layout as files
+from addnorm.comparison import folder_layout as files
 from addnorm.comparison.spec import DEMO, Comparison
 from addnorm.core.errors import UserError
 from addnorm.data.batches import BatchIterator

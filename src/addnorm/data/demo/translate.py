@@ -9,9 +9,9 @@ import babel
 from addnorm.core.errors import UserError
 from addnorm.core.seeds import derive_seed
 from addnorm.data.demo.datetimes import build_datetime_kinds
-from addnorm.data.demo.lists import Listing, build_listing
+from addnorm.data.demo.list_phrases import Listing, build_listing
 from addnorm.data.demo.locales import locale_pair
-from addnorm.data.demo.names import build_name_kinds, build_place_kind
+from addnorm.data.demo.name_phrases import build_name_kinds, build_place_kind
 from addnorm.data.demo.numbers import build_number_kinds
 from addnorm.data.demo.phrases import Pair, Phrase, PhraseKind
 

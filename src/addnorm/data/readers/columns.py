@@ -7,13 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from addnorm.core.errors import UserError
-from addnorm.data.readers.streams import (
-    MAX_CHARACTERS,
-    SURROGATES,
-    check_file,
-    replace_invalid,
-    single_line,
-)
 from addnorm.data.readers.tables import (
     MAX_SHOWN_COLUMNS,
     Row,
@@ -22,6 +15,13 @@ from addnorm.data.readers.tables import (
     has_column,
     read_class_names,
     read_rows,
+)
+from addnorm.data.readers.text_lines import (
+    MAX_CHARACTERS,
+    SURROGATES,
+    check_file,
+    replace_invalid,
+    single_line,
 )
 from addnorm.data.record_counts import RecordCounts
 

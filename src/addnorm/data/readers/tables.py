@@ -9,7 +9,7 @@ from typing import Any
 
 from addnorm.core.errors import UserError, unknown_name_message
 from addnorm.core.parsing import parse_json
-from addnorm.data.readers.streams import MAX_CHARACTERS, Line, read_lines
+from addnorm.data.readers.text_lines import MAX_CHARACTERS, Line, read_lines
 
 FORMATS = {
     **dict.fromkeys((".tsv", ".tab"), "tsv"),

@@ -5,7 +5,7 @@ from itertools import zip_longest
 from pathlib import Path
 
 from addnorm.core.errors import UserError
-from addnorm.data.readers.streams import (
+from addnorm.data.readers.text_lines import (
     Line,
     check_file,
     decode_line,

@@ -49,7 +49,12 @@ from addnorm.doctor.residual.add_patterns import (
 )
 from addnorm.doctor.residual.residual_adds import AddMatch, ResidualAdd, find_residual_add
 from addnorm.doctor.trace import opaque_modules
-from addnorm.doctor.trace.call import Call, disable_dropout, iter_plain_arguments, small_tensor_mean
+from addnorm.doctor.trace.call_arguments import (
+    Call,
+    disable_dropout,
+    iter_plain_arguments,
+    small_tensor_mean,
+)
 from addnorm.doctor.trace.causal_masks import causal_offset
 from addnorm.doctor.trace.fused_ops import decompose_fused_add
 from addnorm.doctor.trace.module_stack import ModuleStack

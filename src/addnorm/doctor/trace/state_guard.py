@@ -26,7 +26,7 @@ from torch.overrides import TorchFunctionMode
 from addnorm.core.errors import UserError
 from addnorm.doctor.graph.ops import EMBEDDINGS, op_name
 from addnorm.doctor.trace.tensors import iter_tensors, to_plain
-from addnorm.measure.isolation import compile_disabled, preserve_rng
+from addnorm.measure.evaluation_context import compile_disabled, preserve_rng
 
 MEMORY_SHARING_OPS = frozenset({"numpy", "__array__", "__dlpack__"})
 """Operations that share the memory of a tensor with other code, which may write to it."""

@@ -25,7 +25,7 @@ from torch.nn.functional import linear, multi_head_attention_forward
 from addnorm.doctor.graph.graph import Graph
 from addnorm.doctor.graph.ops import CONVOLUTION, POOLING
 from addnorm.doctor.residual.residual_adds import AddMatch, ResidualAdd
-from addnorm.doctor.trace.call import Call
+from addnorm.doctor.trace.call_arguments import Call
 
 MAX_QUERIES = 64
 """Queries of the first example that are measured."""

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from addnorm.models.tabular.base import TableModel
 from addnorm.models.tabular.config import TableConfig
 from addnorm.models.tabular.feature_tokenizer import FeatureTokenizer
-from addnorm.models.tabular.first_token import FirstTokenEncoder
+from addnorm.models.tabular.first_token_encoder import FirstTokenEncoder
 from addnorm.models.tabular.table_batch import TableBatch
 
 

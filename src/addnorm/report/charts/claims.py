@@ -10,7 +10,7 @@ import altair as alt
 from addnorm.claims import ChartSpec
 from addnorm.comparison.statistics import Estimate
 from addnorm.core.rows import Row
-from addnorm.report.charts.arms import color_encoding, dash_encoding, symbol_encoding
+from addnorm.report.charts.arm_encodings import color_encoding, dash_encoding, symbol_encoding
 from addnorm.report.charts.base import CHART_CONFIG, VALUES, assemble_chart, hover_layer, named_data
 from addnorm.report.format import round_significant
 from addnorm.report.html.notes import empty_chart_note, nonfinite_note

@@ -7,9 +7,9 @@ from addnorm.comparison.grid import DEFAULT_NORM, Arm, has_norms
 from addnorm.core.errors import UserError
 from addnorm.norms.base import registry as norms
 from addnorm.report.diagram.blocks import build_block_diagram, name_norms
-from addnorm.report.diagram.figure import diagram_figure
+from addnorm.report.diagram.html_figure import diagram_figure
+from addnorm.report.diagram.label_text import format_formula
 from addnorm.report.diagram.layout import Diagram, compute_layout
-from addnorm.report.diagram.symbols import format_formula
 from addnorm.report.html.page import Column, Facts, Part
 from addnorm.train.schedules.base import recommended_schedule
 from addnorm.wirings.base import registry as wirings

@@ -17,7 +17,7 @@ import altair as alt
 from addnorm.comparison.analysis.summary import Setting
 from addnorm.report.charts.base import CHART_CONFIG
 from addnorm.report.comparison.cell_curves import CellCurves, CellSetting, StudyCurves
-from addnorm.report.comparison.selections import Selection
+from addnorm.report.comparison.cell_selections import Selection
 from addnorm.report.html.page import Chart
 
 CURVES = "curves"

@@ -15,12 +15,12 @@ from addnorm.comparison.analysis.summary import ArmSummary
 from addnorm.core.csv_cells import escape_formula
 from addnorm.report.charts.base import CHART_CONFIG
 from addnorm.report.comparison.arm_cards import build_arm_diagram
-from addnorm.report.comparison.chart_groups import (
+from addnorm.report.comparison.cell_selections import BEST_LABEL
+from addnorm.report.comparison.page_charts import (
     ComparisonCharts,
     build_loss_charts,
     build_site_charts,
 )
-from addnorm.report.comparison.selections import BEST_LABEL
 from addnorm.report.comparison.stability import (
     build_stability_map,
     plot_stability_map,

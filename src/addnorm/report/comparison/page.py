@@ -3,11 +3,11 @@
 from collections import Counter
 from pathlib import Path
 
-from addnorm.comparison import layout as files
+from addnorm.comparison import folder_layout as files
 from addnorm.comparison.analysis.study import Study
 from addnorm.comparison.outcomes import STATES, format_rules
 from addnorm.report.comparison.arm_cards import build_arm_cards
-from addnorm.report.comparison.chart_groups import (
+from addnorm.report.comparison.page_charts import (
     ComparisonCharts,
     build_loss_charts,
     build_site_charts,

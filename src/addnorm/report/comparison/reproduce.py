@@ -6,7 +6,7 @@ from collections import Counter
 
 from markupsafe import Markup
 
-from addnorm.comparison import layout as files
+from addnorm.comparison import folder_layout as files
 from addnorm.comparison.analysis.study import CellOutcome, Study
 from addnorm.comparison.analysis.summary import Setting
 from addnorm.report.format import format_number

@@ -6,7 +6,7 @@ from typing import Any
 
 import altair as alt
 
-from addnorm.report.charts.arms import (
+from addnorm.report.charts.arm_encodings import (
     color_encoding,
     dash_encoding,
     switchable_value_axis,

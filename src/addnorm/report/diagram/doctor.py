@@ -4,9 +4,9 @@ from addnorm.doctor.analysis.typical_layer import LayerElement, TypicalLayer
 from addnorm.doctor.report import Report
 from addnorm.report.diagram.blocks import BlockDiagram
 from addnorm.report.diagram.graph import Edge, Node
+from addnorm.report.diagram.label_text import TIMES
 from addnorm.report.diagram.layout import compute_layout
 from addnorm.report.diagram.svg import render_svg
-from addnorm.report.diagram.symbols import TIMES
 
 MAX_STREAMS = 4
 """Maximum number of streams that are drawn."""

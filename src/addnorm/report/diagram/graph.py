@@ -22,9 +22,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from addnorm.norms.base import Norm
-from addnorm.report.diagram.placeholders import PlaceholderSublayer
-from addnorm.report.diagram.recorder import Op, Value
-from addnorm.report.diagram.symbols import (
+from addnorm.report.diagram.label_text import (
     MINUS,
     OVER,
     PLUS,
@@ -33,6 +31,8 @@ from addnorm.report.diagram.symbols import (
     op_title,
     parameter_symbol,
 )
+from addnorm.report.diagram.placeholders import PlaceholderSublayer
+from addnorm.report.diagram.recorder import Op, Value
 
 ROUND_KINDS = ("add", "mul")
 """Kinds that are drawn as circles; edges may enter a circle from its sides."""

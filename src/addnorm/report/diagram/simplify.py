@@ -20,7 +20,7 @@ from collections import defaultdict
 from dataclasses import replace
 
 from addnorm.report.diagram.graph import ROUND_KINDS, Edge, Graph, Node
-from addnorm.report.diagram.symbols import SIGMOID
+from addnorm.report.diagram.label_text import SIGMOID
 
 _MERGEABLE_KINDS = ("op", "add", "mul", "scale")
 """Kinds that a box may absorb."""

@@ -27,6 +27,7 @@ from collections.abc import Sequence
 from xml.sax.saxutils import escape
 
 from addnorm.report.diagram.graph import ROUND_KINDS
+from addnorm.report.diagram.label_text import MINUS, TIMES
 from addnorm.report.diagram.layout import (
     FONT_SIZE,
     SMALL_FONT_SIZE,
@@ -38,7 +39,6 @@ from addnorm.report.diagram.layout import (
     format_note,
     side_width,
 )
-from addnorm.report.diagram.symbols import MINUS, TIMES
 from addnorm.report.diagram.text_metrics import text_width, wrap
 from addnorm.report.theme import FONT_FAMILY, THEMES, Theme
 

@@ -17,7 +17,12 @@ import numpy as np
 from scipy.sparse import issparse
 
 from addnorm.core.errors import UserError, unknown_name_message
-from addnorm.tabular.columns.values import RawColumn, format_value, to_epoch_seconds, to_raw_column
+from addnorm.tabular.columns.column_conversion import (
+    RawColumn,
+    format_value,
+    to_epoch_seconds,
+    to_raw_column,
+)
 
 KINDS = ("numeric", "boolean", "categorical", "string", "datetime")
 MAX_CATEGORICAL_VALUES = 64

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from addnorm.core.errors import UserError
-from addnorm.data.readers.streams import open_text
 from addnorm.data.readers.tables import infer_format
+from addnorm.data.readers.text_lines import open_text
 
 MISSING_VALUES = (
     "",

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from addnorm.core.errors import UserError, unknown_name_message
-from addnorm.measure.isolation import eval_mode
+from addnorm.measure.evaluation_context import eval_mode
 from addnorm.models.tabular import TableBatch, TableModel
 from addnorm.stacks import Stack
 from addnorm.sublayers import SelfAttention

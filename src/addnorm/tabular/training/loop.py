@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from addnorm.core.errors import UserError
 from addnorm.core.seeds import derive_seed
-from addnorm.measure.isolation import eval_mode
+from addnorm.measure.evaluation_context import eval_mode
 from addnorm.models.base import WiredModule
 from addnorm.models.tabular import TableBatch, TableConfig, TableModel, build_table_model
 from addnorm.tabular.training.pretraining import Pretrained

@@ -20,7 +20,7 @@ from addnorm.tasks import get_task
 from addnorm.train.recipe import Recipe
 from addnorm.train.trained_run import TrainedRun
 from addnorm.train.trainer import train
-from tools.pinned.tiny import TINY_RUN, make_tiny_table
+from tools.pinned.tiny_data import TINY_RUN, make_tiny_table
 
 ENTRY_POINT = Path(__file__).parents[1] / "pins.py"
 TRAIN_STEPS = 20

@@ -6,7 +6,7 @@ from typing import ClassVar
 from addnorm.claims.checks import Check, estimate_over_seeds
 from addnorm.claims.claim import Budget, ChartSpec
 from addnorm.claims.experiments import deep_comparison
-from addnorm.claims.trained import (
+from addnorm.claims.training_claims import (
     NEGLIGIBLE_PROGRESS,
     PROGRESS_DEFINITION,
     TRAINED_GUIDE,

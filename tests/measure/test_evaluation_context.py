@@ -3,7 +3,7 @@
 import pytest
 from torch import nn
 
-from addnorm.measure.isolation import eval_mode, evaluation_mode
+from addnorm.measure.evaluation_context import eval_mode, evaluation_mode
 
 
 @pytest.mark.parametrize("context", [eval_mode, evaluation_mode])

@@ -5,7 +5,7 @@ import pytest
 from addnorm.decode import DecodingOptions
 from addnorm.report.attention_page import write_attention_page
 from addnorm.tasks import classify_texts, fill_mask, generate_texts, translate_texts
-from addnorm.tasks.attention import attention_examples
+from addnorm.tasks.attention_maps import attention_examples
 from tests.tasks.sample_runs import make_run
 
 

@@ -6,10 +6,10 @@ from typing import Any
 import torch
 
 from addnorm.data.tokenizer import START
-from addnorm.measure.attention import attention_maps
+from addnorm.measure.attention_maps import attention_maps
 from addnorm.tasks.base import RunProtocol, get_run_task
 from addnorm.tasks.classify import LabelPrediction
-from addnorm.tasks.lines import GeneratedText
+from addnorm.tasks.line_inference import GeneratedText
 from addnorm.tasks.mlm import FilledText
 
 

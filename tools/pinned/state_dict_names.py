@@ -21,7 +21,7 @@ from addnorm.sublayers.positions import make_positions
 from addnorm.sublayers.positions import registry as positions
 from addnorm.sublayers.qk_norm import registry as qk_norms
 from addnorm.wirings.base import registry as wirings
-from tools.pinned.values import list_patterns, summarize_state_dict
+from tools.pinned.digests import list_patterns, summarize_state_dict
 
 
 def pin_stack_weights() -> Any:

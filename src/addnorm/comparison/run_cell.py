@@ -10,8 +10,14 @@ from errno import EDQUOT, ENOSPC, EROFS
 
 import torch
 
+from addnorm.comparison.cell_job import (
+    HEARTBEAT_SECONDS,
+    Heartbeat,
+    Job,
+    StepCallback,
+    is_using_gpu,
+)
 from addnorm.comparison.cell_result import ERROR_SUFFIX, CellResult, sidecar_path
-from addnorm.comparison.job import HEARTBEAT_SECONDS, Heartbeat, Job, StepCallback, is_using_gpu
 from addnorm.comparison.tasks import get_task
 from addnorm.core.errors import UserError
 from addnorm.core.files import try_lock

@@ -8,8 +8,8 @@ from typing import Any
 
 from addnorm.claims.claim import BUDGETS
 from addnorm.claims.claim import registry as claims
-from addnorm.claims.tables import TABLES
-from addnorm.claims.trained import ComparisonClaim
+from addnorm.claims.table_datasets import TABLES
+from addnorm.claims.training_claims import ComparisonClaim
 from addnorm.cli.registries import get_registry
 from addnorm.comparison.demo import DEMO_SPEC
 from addnorm.comparison.grid import Arm, Cell, Grid
@@ -23,7 +23,7 @@ from addnorm.tasks import get_task
 from addnorm.tasks import registry as tasks
 from addnorm.train.schedules.base import recommended_schedule
 from addnorm.wirings.base import registry as wirings
-from tools.pinned.values import SOURCE, hash_json, walk_sources
+from tools.pinned.digests import SOURCE, hash_json, walk_sources
 
 
 def pin_comparison_digests() -> Any:

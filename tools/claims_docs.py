@@ -1,6 +1,6 @@
 """Results of claims in docs/claims and the table made from them.
 
-addnorm claims run --all -o claims && python -m tools.claims claims   copy and regenerate them
+addnorm claims run --all -o claims && python -m tools.claims_docs claims   copy and regenerate them
 """
 
 import shutil

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from addnorm.core.errors import UserError
-from addnorm.data.readers import streams
-from addnorm.data.readers.streams import decode_line, read_lines, single_line, split_paragraphs
+from addnorm.data.readers import text_lines
+from addnorm.data.readers.text_lines import decode_line, read_lines, single_line, split_paragraphs
 from addnorm.data.record_counts import RecordCounts
 
 COMPRESSORS = {"plain": bytes, "gz": gzip.compress, "xz": lzma.compress}
@@ -79,8 +79,8 @@ def test_invalid_utf8_is_dropped_replaced_or_rejected(tmp_path):
 
 @pytest.mark.parametrize("compression", COMPRESSORS)
 def test_oversized_line_is_truncated_and_next_line_is_complete(tmp_path, monkeypatch, compression):
-    monkeypatch.setattr(streams, "MAX_CHARACTERS", 10)
-    monkeypatch.setattr(streams, "MAX_BYTES", 40)
+    monkeypatch.setattr(text_lines, "MAX_CHARACTERS", 10)
+    monkeypatch.setattr(text_lines, "MAX_BYTES", 40)
     path = write_file(
         tmp_path, COMPRESSORS[compression](f"short\n{'ä' * 100}\nafter\n{'b' * 11}\n".encode())
     )
@@ -93,8 +93,8 @@ def test_oversized_line_is_truncated_and_next_line_is_complete(tmp_path, monkeyp
 @given(st.text(st.sampled_from("ab ä漢🙂"), max_size=300), st.booleans())
 def test_pieces_of_oversized_line_add_up_to_the_line(tmp_path_factory, text, ended):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(streams, "MAX_CHARACTERS", 10)
-        patch.setattr(streams, "MAX_BYTES", 40)
+        patch.setattr(text_lines, "MAX_CHARACTERS", 10)
+        patch.setattr(text_lines, "MAX_BYTES", 40)
         end = "\nlast" if ended else ""
         path = write_file(tmp_path_factory.mktemp("giant"), f"first\n{text}{end}".encode())
         pieces = [line for line in read_lines(path, split_long=True) if line.number == 2]
@@ -104,7 +104,7 @@ def test_pieces_of_oversized_line_add_up_to_the_line(tmp_path_factory, text, end
 
 def test_paragraphs_end_at_blank_lines_and_are_bounded(monkeypatch):
     assert list(split_paragraphs(["", "a", " b", " ", "", "c"])) == ["a\n b", "c"]
-    monkeypatch.setattr(streams, "MAX_CHARACTERS", 6)
+    monkeypatch.setattr(text_lines, "MAX_CHARACTERS", 6)
     assert list(split_paragraphs(["aaa", "bbb", "cc"])) == ["aaa", "bbb\ncc"]
 
 

@@ -20,7 +20,7 @@ from addnorm.claims.cell_cache import (
 )
 from addnorm.claims.checks import Check, estimate_over_seeds
 from addnorm.claims.claim import Budget, Claim, ClaimWorkspace
-from addnorm.claims.tables import make_table
+from addnorm.claims.table_datasets import make_table
 from addnorm.comparison.analysis.study import CellOutcome, Study
 from addnorm.comparison.outcomes import NO_LEARNING_RATIO, TRAINED_PROGRESS, LossSummary, progress
 from addnorm.comparison.run import run_comparison
@@ -101,7 +101,7 @@ class ComparisonClaim(TrainedClaim):
         return dict.fromkeys(self.comparisons(budget), SMOKE_RECORDS) if budget == "smoke" else {}
 
     def tables(self, budget: Budget) -> Mapping[str, str]:
-        """Return the table names of studies on tables; see `claims/tables.py`."""
+        """Return the table names of studies on tables; see `claims/table_datasets.py`."""
         return {}
 
     def settings(self, budget: Budget) -> dict[str, Any]:

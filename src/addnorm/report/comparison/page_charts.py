@@ -6,9 +6,13 @@ from functools import cached_property
 
 from addnorm.comparison.analysis.study import Study
 from addnorm.report.comparison.cell_curves import StudyCurves, mean_over_seeds
+from addnorm.report.comparison.cell_selections import (
+    Selection,
+    build_selections,
+    find_most_contrasting,
+)
 from addnorm.report.comparison.chart_base import Groups, Rows, group_by_setting, map_selection_keys
 from addnorm.report.comparison.loss_charts import TITLES, plot_losses
-from addnorm.report.comparison.selections import Selection, build_selections, find_most_contrasting
 from addnorm.report.comparison.site_charts import plot_sites, site_rows
 from addnorm.report.comparison.site_metrics import SITE_METRICS
 from addnorm.report.downsample import evenly_spaced

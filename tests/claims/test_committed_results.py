@@ -8,7 +8,7 @@ import pytest
 from addnorm.claims import read_results, registry, run_claims
 from addnorm.claims.result import RESULT
 from addnorm.report.claims_page import TABLE_FILE, render_claims_markdown
-from tools.claims import copy_results
+from tools.claims_docs import copy_results
 
 DOCS = Path(__file__).parents[2] / "docs" / "claims"
 COMMITTED = sorted(path.parent.name for path in DOCS.glob(f"*/{RESULT}"))
@@ -48,7 +48,7 @@ def test_committed_table_matches_results():
 
 def test_copy_results_writes_table(tmp_path, monkeypatch):
     run_claims(["layer_norm_length"], tmp_path / "claims", budget="smoke")
-    monkeypatch.setattr("tools.claims.DOCS", tmp_path / "docs")
+    monkeypatch.setattr("tools.claims_docs.DOCS", tmp_path / "docs")
     assert copy_results(tmp_path / "claims") == ["layer_norm_length"]
     assert {path.name for path in (tmp_path / "docs").rglob("*") if path.is_file()} == {
         *(RESULT, "rows.jsonl", TABLE_FILE)
