@@ -67,7 +67,7 @@ pins: $(DEV) ## Record new names in tests/pins.json and the doctor's signatures
 # UndefinedBehaviorSanitizer, then under ThreadSanitizer. The latter needs plain pthreads, because it
 # reports libgomp's barriers as races. ROWS_AT_ONCE=2 halves the time to compile.
 SANITIZE := $(CC) -std=gnu11 -O1 -g -DROWS_AT_ONCE=2 -Inative -fno-math-errno
-DRIVERS := $(wildcard native/*/driver.c)
+DRIVERS := $(wildcard native/*/sanitizer_driver.c)
 LEVELS := portable:
 ifeq ($(shell uname -m),x86_64)
 LEVELS += avx2:-mavx2,-mfma avx512:-mavx512f,-mavx512bw,-mavx512dq,-mavx512vl,-mavx2,-mfma

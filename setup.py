@@ -4,7 +4,7 @@ The library is plain C without headers of Python or torch, so one build serves e
 The sources are found by their place in `native/`:
 
     native/*/kernels.c    compiled once per instruction-set level, with -DLEVEL=<name>
-    native/*/driver.c     programs for `make sanitize`, not part of the library
+    native/*/sanitizer_driver.c   programs for `make sanitize`, not part of the library
     native/*/*.c          everything else, compiled once
 
 Without a C compiler that supports OpenMP the build is skipped, and the package runs in plain torch.
@@ -21,7 +21,7 @@ from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_ext import build_ext
 
 NATIVE = Path("native")
-SOURCES = [path for path in sorted(NATIVE.glob("*/*.c")) if path.name != "driver.c"]
+SOURCES = [path for path in sorted(NATIVE.glob("*/*.c")) if path.name != "sanitizer_driver.c"]
 HEADERS = sorted(NATIVE.glob("*/*.h"))
 
 FLAGS = [f"-I{NATIVE}", "-O3", "-std=gnu11", "-fPIC", "-fopenmp", "-fvisibility=hidden"]

@@ -2,7 +2,7 @@
 #include <stddef.h>
 #include <stdlib.h>
 
-#include "add_norm/levels.h"
+#include "add_norm/isa_levels.h"
 #include "common/threads.h"
 
 /* Sums over rows (dweight, dbias, dscales) are made per row block and then added in order. */

@@ -4,7 +4,7 @@
  * instructions. row_kernels.h is included once for each combination of dtypes.
  */
 #include "add_norm/dropout_rng.h"
-#include "add_norm/levels.h"
+#include "add_norm/isa_levels.h"
 #include "common/vectors.h"
 
 #ifndef ROWS_AT_ONCE

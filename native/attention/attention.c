@@ -6,7 +6,7 @@
  */
 #include <stdlib.h>
 
-#include "attention/levels.h"
+#include "attention/isa_levels.h"
 #include "common/addnorm.h"
 #include "common/threads.h"
 

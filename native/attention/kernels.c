@@ -7,10 +7,10 @@
  */
 #include <math.h>
 
-#include "attention/levels.h"
+#include "attention/isa_levels.h"
 #include "common/exp.h"
 #include "common/matmul.h"
-#include "common/transpose4.h"
+#include "common/transpose_tile.h"
 
 /* Block sizes: with heads of 64 features the blocks in use fit into the second-level cache. */
 enum {

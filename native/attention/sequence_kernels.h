@@ -18,7 +18,7 @@
  * Under a causal mask, matmul skips the part of a tile above the diagonal (see its bands).
  */
 
-#include "common/transpose.h"
+#include "common/pack_panels.h"
 
 #define STORE PASTE(store, X)
 #define ROUND PASTE(round, X)

@@ -5,7 +5,7 @@
  *   <operator>.h   the struct that src/addnorm/kernels/ packs, and the exported function
  *   <operator>.c   argument checks, choice of the level, division of the work among threads
  *   kernels.c      the arithmetic, compiled once per instruction-set level
- *   driver.c       a program that runs the kernels under the compiler's sanitizers
+ *   sanitizer_driver.c   a program that runs the kernels under the compiler's sanitizers
  *
  * An exported function takes the struct, a level and a number of threads. The caller has checked
  * shapes and dtypes. No result depends on the number of threads.

@@ -10,10 +10,10 @@
  */
 #include "linear/linear.h"
 #include "common/matmul.h"
-#include "common/transpose4.h"
+#include "common/transpose_tile.h"
 
 #define X f32
-#include "common/transpose.h"
+#include "common/pack_panels.h"
 #undef NAME
 
 enum { GROUP_FLOATS = 1 << 16 }; /* size of a group of rows of x, but two panels at least */

@@ -1,7 +1,7 @@
-/* Sanitizer driver of the linear map (see common/driver.h). */
+/* Sanitizer driver of the linear map (see common/sanitizer_driver.h). */
 #include <math.h>
 
-#include "common/driver.h"
+#include "common/sanitizer_driver.h"
 #include "linear/linear.h"
 
 static const int64_t shapes[][3] = {{0, 3, 16},   {1, 1, 1},     {5, 7, 3},     {33, 65, 50},

@@ -1,4 +1,4 @@
-/* Sanitizer driver of attention over packed sequences (see common/driver.h).
+/* Sanitizer driver of attention over packed sequences (see common/sanitizer_driver.h).
  *
  * Forward and backward are compared with loops over float64, and several threads must produce the
  * bits of one thread. */
@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "attention/attention.h"
-#include "common/driver.h"
+#include "common/sanitizer_driver.h"
 
 enum { Q, K, V, OUT, DOUT, DQ, DK, DV, TENSORS };
 

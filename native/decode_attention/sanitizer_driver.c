@@ -1,7 +1,7 @@
-/* Sanitizer driver of decode attention (see common/driver.h). */
+/* Sanitizer driver of decode attention (see common/sanitizer_driver.h). */
 #include <math.h>
 
-#include "common/driver.h"
+#include "common/sanitizer_driver.h"
 #include "decode_attention/decode_attention.h"
 
 enum { MAX_KEYS = 64 };

@@ -1,8 +1,8 @@
-/* Sanitizer driver of cross entropy (see common/driver.h). */
+/* Sanitizer driver of cross entropy (see common/sanitizer_driver.h). */
 #include <math.h>
 #include <string.h>
 
-#include "common/driver.h"
+#include "common/sanitizer_driver.h"
 #include "cross_entropy/cross_entropy.h"
 
 /* Option bits of a case. */

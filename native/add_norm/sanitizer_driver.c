@@ -1,4 +1,4 @@
-/* Sanitizer driver of dropout, add and norm (see common/driver.h).
+/* Sanitizer driver of dropout, add and norm (see common/sanitizer_driver.h).
  *
  * The tests of tests/kernels compare the formulas with torch; here every level and every number of
  * threads is compared with the portable level on one thread, whose bits threads must not change. */
@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "add_norm/add_norm.h"
-#include "common/driver.h"
+#include "common/sanitizer_driver.h"
 
 /* Option bits of a case. AFFINE: with weight, bias, scales and the gradient of s. */
 enum { RMS = 1, DROPOUT = 2, AFFINE = 4, NUM_OPTIONS = 8 };
