@@ -26,7 +26,7 @@ Width = Annotated[int, Field(ge=1, le=MAX_WIDTH, strict=True)]
 Depth = Annotated[int, Field(ge=1, le=MAX_DEPTH, strict=True)]
 Vocab = Annotated[int, Field(ge=1, le=MAX_VOCAB, strict=True)]
 Rate = Annotated[float, Field(ge=0, lt=1)]
-PositiveFloat = Annotated[float, Field(gt=0, le=MAX_FACTOR)]
+PositiveFloat = Annotated[float, Field(gt=0, le=MAX_FACTOR, allow_inf_nan=False)]
 
 KINDS = ("lm", "prefix_lm", "masked_lm", "seq2seq", "classifier")
 
