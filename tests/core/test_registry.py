@@ -99,7 +99,11 @@ def test_canonical_form(registry, call, canonical):
     assert registry.resolve(resolved) == resolved
 
 
-@given(eps=st.floats(min_value=1e-12, max_value=1.0), affine=st.booleans(), count=st.integers(1))
+@given(
+    eps=st.floats(min_value=1e-12, max_value=1.0),
+    affine=st.booleans(),
+    count=st.integers(1, 2**20),
+)
 def test_resolve_is_idempotent(registry, eps, affine, count):
     once = registry.resolve(Call("plain", {"count": count, "affine": affine, "eps": eps}))
     assert registry.resolve(str(once)) == once

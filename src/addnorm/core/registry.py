@@ -29,9 +29,9 @@ T = TypeVar("T")
 # bounds reject mistakes: beyond them float32 overflows, or memory and time are not bounded.
 MAX_FACTOR = 1e6
 MAX_COUNT = 2**20
-Positive = Annotated[float, Field(gt=0, le=MAX_FACTOR)]
-NonNegative = Annotated[float, Field(ge=0, le=MAX_FACTOR)]
-Finite = Annotated[float, Field(ge=-MAX_FACTOR, le=MAX_FACTOR)]
+Positive = Annotated[float, Field(gt=0, le=MAX_FACTOR, allow_inf_nan=False)]
+NonNegative = Annotated[float, Field(ge=0, le=MAX_FACTOR, allow_inf_nan=False)]
+Finite = Annotated[float, Field(ge=-MAX_FACTOR, le=MAX_FACTOR, allow_inf_nan=False)]
 Epsilon = Annotated[float, Field(ge=1e-37, le=1)]
 """Addend of a divisor that can be zero; float32 rounds less to zero."""
 Fraction = Annotated[float, Field(ge=0, le=1)]

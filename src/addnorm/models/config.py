@@ -23,7 +23,7 @@ from addnorm.sublayers.positions import registry as positions
 from addnorm.wirings.base import registry as wirings
 
 Rate = Annotated[float, Field(ge=0, lt=1)]
-PositiveFloat = Annotated[float, Field(gt=0, le=MAX_FACTOR)]
+PositiveFloat = Annotated[float, Field(gt=0, le=MAX_FACTOR, allow_inf_nan=False)]
 
 CONFIG_HINT = 'restore it, or delete its "checksum" to accept the change'
 KINDS = ("lm", "prefix_lm", "masked_lm", "seq2seq", "classifier")
