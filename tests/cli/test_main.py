@@ -175,7 +175,7 @@ def test_full_disk_names_the_file(addnorm, command, tmp_path, monkeypatch):
 
         write_json(tmp_path / "result.json", {})
 
-    monkeypatch.setattr("pathlib.Path.write_text", full)
+    monkeypatch.setattr("pathlib.Path.write_bytes", full)
     command(extra)
     result = addnorm("extra")
     assert result.code == 2

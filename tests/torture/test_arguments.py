@@ -7,7 +7,7 @@ import pytest
 import typer
 
 from addnorm.cli.main import COMMANDS, _app
-from addnorm.train.recipe import recipe_keys
+from addnorm.train.recipe import list_recipe_keys
 from tests.torture.valid_commands import replace_long_work, valid_lines
 
 ODD_TEXTS = (
@@ -128,11 +128,11 @@ def test_numeric_options_are_found():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("task", ["lm", "mlm"])
-def test_absurd_recipe_keys(run, task, monkeypatch):
+def test_absurd_list_recipe_keys(run, task, monkeypatch):
     """A recipe key of any size is accepted or rejected in one line."""
     replace_long_work(monkeypatch, ("train",))
     line = dict(part.split("=") for part in valid_lines()[("train",)] if "=" in part)
-    keys = [name for name, *_ in recipe_keys(task) if name not in ("task", "data")]
+    keys = [name for name, *_ in list_recipe_keys(task) if name not in ("task", "data")]
     assert len(keys) > 40
     for name in keys:
         for value in ("-1", str(2**63), "9" * 30, ".nan"):

@@ -61,7 +61,7 @@ def atomic_write(path: str | Path) -> Iterator[Path]:
         temporary.replace(path)
         fsync_path(path.parent)
     except OSError as problem:
-        if problem.filename in (None, str(temporary)):
+        if problem.errno is not None and problem.filename in (None, str(temporary)):
             problem.filename = str(path)  # a failed write does not name its file
         raise
     finally:

@@ -54,7 +54,7 @@ def test_infinity_is_a_string_in_json(run_command, runs, monkeypatch):
         ("lm", ["--split", "dev"], "has no 'dev' split; it has train, valid, test"),
         ("lm", ["--beam", "3"], "expected none for task 'lm', which decodes nothing"),
         ("lm", ["--data", "nowhere"], "no corpus at nowhere: there is no such folder"),
-        ("translate", ["--beam", "0"], "beam: expected a whole number from 1, got 0"),
+        ("translate", ["--beam", "0"], "beam: expected a whole number from 1 to 10,000, got 0"),
     ],
 )
 def test_invalid_arguments_are_one_line_errors(run_command, task, arguments, message):

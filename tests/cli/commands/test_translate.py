@@ -145,9 +145,9 @@ def test_unwritable_attention_report_is_rejected_before_output(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--beam", "0"], "beam: expected a whole number from 1, got 0"),
+        (["--beam", "0"], "beam: expected a whole number from 1 to 10,000, got 0"),
         (["--beam", "2", "--nbest", "3"], "nbest: expected at most beam=2, got 3; try beam=3"),
-        (["--nbest", "0"], "nbest: expected a whole number from 1, got 0"),
+        (["--nbest", "0"], "nbest: expected a whole number from 1 to 10,000, got 0"),
         (["--length-penalty", "much"], "a number from 0 or 'mean', got 'much'; try 0.6"),
         (
             ["--length-penalty", "-1"],
