@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import addnorm
-from tests.doctor.models.broken import BROKEN, DIM, LENGTH, VOCAB, Broken, ids
+from tests.doctor.models.broken import BROKEN, DIM, LENGTH, VOCAB, Broken, Mlp, ids
 from tests.doctor.models.healthy import HEALTHY, PreLN
 
 SEVERITY = {
@@ -221,6 +221,30 @@ def test_unscaled_attention_with_small_logits_is_a_remark(std):
         for matrix in (layer.attention.q, layer.attention.k, layer.attention.v):
             nn.init.normal_(matrix.weight, std=std)
     assert find(model) == {"unscaled_attention": "info" if std == 0.02 else "warning"}
+
+
+@pytest.mark.parametrize("factor", [1, 1.0, 0.5])
+def test_factor_of_one_is_not_a_scale(factor):
+    class Attention(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.qkv, self.out = nn.Linear(DIM, 3 * DIM), nn.Linear(DIM, DIM)
+
+        def forward(self, x):
+            q, k, v = self.qkv(x).unflatten(-1, (3, 2, -1)).permute(2, 0, 3, 1, 4)
+            return self.out(((q @ k.mT * factor).softmax(-1) @ v).transpose(1, 2).flatten(2))
+
+    torch.manual_seed(0)
+    model = PreLN(*(sub for _ in range(3) for sub in (Attention(), Mlp())))
+    assert ("unscaled_attention" in find(model)) == (factor == 1)
+
+
+def test_gains_drawn_like_all_weights_are_not_trained():
+    model = build("")
+    torch.manual_seed(0)
+    for parameter in model.parameters():
+        nn.init.normal_(parameter)
+    assert find(model) == {"large_initial_logits": "info"}
 
 
 def test_first_loss_is_reported_with_its_number():

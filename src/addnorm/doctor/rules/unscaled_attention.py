@@ -7,6 +7,7 @@ from statistics import median
 
 from addnorm.doctor.analysis.results import AddAnalysis
 from addnorm.doctor.analysis.weight_roles import find_weight_roles
+from addnorm.doctor.graph.nodes import Node
 from addnorm.doctor.graph.ops import PASS_THROUGH, PRODUCT, SLICES, is_mixing
 from addnorm.doctor.report import Finding, Severity
 from addnorm.doctor.rule_context import RuleContext
@@ -16,8 +17,11 @@ from addnorm.doctor.trace.statistics import Attention
 PLAIN_OPS = PASS_THROUGH | SLICES | {"add", "sub", "neg", "cat", "stack", "setitem", "repeat",
                                      "repeat_interleave", "linear", "index_put"}  # fmt: skip
 """Operations that do not rescale queries, keys or scores."""
-LARGE_DEVIATION = 1.0
-"""Deviation of the logits that queries and keys of variance 1 have with the factor."""
+RANDOM_DEVIATION = 0.5
+"""Deviation of a gain or bias from which it may be a random draw instead of trained."""
+LARGE_DEVIATION = 0.5
+"""Deviation of the logits above which attention starts uneven; torch's default weights give 1/3
+with the factor, and sqrt(d)/3 without it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,10 +64,15 @@ def unscaled_attention(context: RuleContext) -> Iterator[Finding]:
 
 
 def has_trained_gains(context: RuleContext) -> bool:
-    """Return whether the entries of a gain or bias of a norm differ, as after training."""
+    """Return whether the entries of a gain or bias of a norm differ, as after training.
+
+    Not if all of them look like draws of a wide distribution around 0, as after an initialization
+    that fills every parameter alike: trained gains stay near their mean.
+    """
     names = {name for norm in context.iter_norms() for name in context.norm_weights(norm)}
-    weights = (context.weights[name].detach() for name in names)
-    return any(bool((w != w.flatten()[0]).any()) for w in weights if w.numel() > 1)
+    weights = (context.weights[name].detach().float().flatten() for name in names)
+    varied = [w for w in weights if w.numel() > 1 and bool((w != w[0]).any())]
+    return any(w.std() < RANDOM_DEVIATION or w.mean().abs() > w.std() / 2 for w in varied)
 
 
 def _find_scores(context: RuleContext, block: AddAnalysis) -> _Scores | None:
@@ -102,7 +111,7 @@ def _find_product(context: RuleContext, index: int) -> tuple[int, bool] | None:
         if node.op in PRODUCT and len(node.inputs) == 2:
             numbers = [o.value for o in node.operands if o.kind == "number"]
             return node.index, is_scaled or any(v not in (0, 1, None) for v in numbers)
-        if node.op not in PLAIN_OPS | {"softmax"}:
+        if node.op not in PLAIN_OPS | {"softmax"} and not _multiplies_by_one(node):
             is_scaled = True
         products = [i for i in node.inputs if graph[i].last_mixing >= 0]
         if not products:
@@ -131,14 +140,20 @@ def _is_scaled_stream(context: RuleContext, block: AddAnalysis, index: int) -> b
             if _has_constant_factor(context, block, node.index):
                 return True
             continue
-        if node.op == "mul" and not names and _is_rotation(context, node.index):
-            pass
-        elif node.op not in PLAIN_OPS or (names and node.op not in ("add", "cat")):
+        is_rotation = node.op == "mul" and not names and _is_rotation(context, node.index)
+        is_plain = node.op in PLAIN_OPS and (not names or node.op in ("add", "cat"))
+        if not (is_plain or is_rotation or _multiplies_by_one(node)):
             return True
         new = [i for i in node.inputs if i not in visited and i in block.add.path | {index}]
         visited.update(new)
         waiting += new
     return not has_matrix
+
+
+def _multiplies_by_one(node: Node) -> bool:
+    """Return whether an operation is a product with, or a division by, the number 1."""
+    factors = [o for o in node.operands if o.kind != "node"]
+    return node.op in ("mul", "div") and [(o.kind, o.value) for o in factors] == [("number", 1.0)]
 
 
 def _is_rotation(context: RuleContext, index: int) -> bool:
