@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from addnorm import Stack
+from addnorm import Encoder, Stack
 
 DIM = 256
 
@@ -170,3 +170,15 @@ def test_keel_gradients_stay_bounded_where_post_ln_gradients_explode():
         input_gradient_norm("keel", 1), rel=0.8
     )
     assert input_gradient_norm("post_ln", 128) > 1e3 * input_gradient_norm("post_ln", 1)
+
+
+@pytest.mark.parametrize(("scale", "factor"), [(1.0, 0.25), (0.5, 0.5), (None, 1.0), (1 / 16, 1.0)])
+def test_queries_start_smaller_without_the_factor_of_the_logits(scale, factor):
+    """T5 has no 1 / sqrt(head_dim); it is part of its initial queries."""
+
+    def std_of_queries(scale):
+        stack = Encoder(dim=64, depth=1, heads=4, scale=scale)  # head_dim 16
+        attention = stack.init_weights(seed=0).sublayers[0]
+        return attention.q_proj.weight.std() / attention.k_proj.weight.std()
+
+    torch.testing.assert_close(std_of_queries(scale) / std_of_queries(None), torch.tensor(factor))

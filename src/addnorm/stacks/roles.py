@@ -42,6 +42,8 @@ class RoleWeight:
     """The parameter itself, or a view of some of its rows."""
     rows: int
     """Output features of the matrix that it belongs to; a fused weight holds several matrices."""
+    gain: float = 1.0
+    """Factor on the initial weight that the sub-layer needs, besides that of the wiring."""
 
 
 class StackRoles:
@@ -66,7 +68,8 @@ class StackRoles:
         described = as_sublayer(sublayer)
         if described is not None:
             for role, weight in described.roles():
-                yield RoleWeight(role, weight, weight.shape[0] if weight.ndim else 1)
+                rows = weight.shape[0] if weight.ndim else 1
+                yield RoleWeight(role, weight, rows, described.init_gain(role))
             return
         module, found = self._found.get(site.index, (None, None))
         if found is None or module is not sublayer:

@@ -159,7 +159,7 @@ class Stack(nn.Module):
                         part.weight,
                         scheme=self.wiring.scheme if scheme is None else scheme,
                         role=part.role,
-                        gain=self.wiring.gain(part.role, site),
+                        gain=self.wiring.gain(part.role, site) * part.gain,
                         rows=part.rows,
                     )
             self.after_step()

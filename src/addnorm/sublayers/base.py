@@ -33,6 +33,10 @@ class Sublayer(nn.Module, ABC):
     def roles(self) -> Iterator[tuple[str, Tensor]]:
         """Yield every weight with its role: query, key, value, out, ffn_in, ffn_out or bias."""
 
+    def init_gain(self, role: str) -> float:
+        """Return the factor on the initial weights of a role that options of the sub-layer need."""
+        return 1.0
+
     def find_plug_conflict(self, plugs: Plugs) -> str | None:
         """Return why these plugs cannot be applied; None if they can."""
         return None

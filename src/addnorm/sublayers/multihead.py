@@ -93,6 +93,13 @@ class MultiHeadAttention(Sublayer):
             yield role, linear.weight
         yield from (("bias", linear.bias) for linear in linears if linear.bias is not None)
 
+    def init_gain(self, role: str) -> float:
+        # Without 1 / sqrt(K), as in T5, the factor is part of the initial queries. A scale below
+        # 1 / sqrt(K), as in muP, is meant to make the logits small and is left alone.
+        if role != "query" or self.options.scale is None or self.has_qk_norm:
+            return 1.0
+        return min(1.0, self.head_dim**-0.5 / self.options.scale)
+
     def find_plug_conflict(self, plugs: Plugs) -> str | None:
         theirs = [name for name in ("query", "key", "match") if getattr(plugs, name) is not None]
         scaled = self.options.scale is not None or self.qk_norm.logit_scale is not None
