@@ -1,11 +1,14 @@
 """Statistics: gradients by role, saturation, attention logits, token similarity."""
 
+import math
+
 import pytest
 import torch
 from torch import nn
 
 import addnorm
 from addnorm.doctor.model_trace import trace_model
+from addnorm.doctor.trace import statistics
 from addnorm.doctor.trace.statistics import _hides_later
 from tests.doctor.models.tiny import DIM, Model, PreBlock, ids, stack, vectors
 
@@ -231,3 +234,14 @@ def test_softmax_over_experts_is_not_attention():
             return x + out.sum(-2)
 
     assert values(addnorm.doctor(Router(), vectors(), rules=()), "attention_entropy") == []
+
+
+@pytest.mark.parametrize("shift", [0.0, -4e5, 4e5])
+def test_huge_scores_are_not_taken_for_masked_ones(shift):
+    """Scores of deep models without norms explode; their causal mask is not a blocking one."""
+    scores = torch.randn(1, 2, 7, 7, generator=torch.Generator().manual_seed(0)) + shift
+    causal = scores.masked_fill(torch.ones(7, 7).triu(1).bool(), -math.inf)
+    assert statistics._find_visible(causal) == "others"
+    assert statistics._find_visible(scores) == ("nothing" if shift < 0 else "others")
+    spread = scores * 1e3  # differences as large as those between scores and fill values
+    assert not statistics._hides_later(spread)

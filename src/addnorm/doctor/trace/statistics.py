@@ -33,6 +33,8 @@ SATURATION_THRESHOLDS = {"tanh": 1.818, "erf": 1.517}
 """Inputs beyond which the slope is below a tenth of its maximum."""
 MASKED_LOGIT_GAP = 500.0
 """Distance below the maximum of its row at which a logit counts as masked."""
+MAX_FILL = -9e3
+"""Logit below which it is a fill value; the smallest in use is -1e4, to which scores are added."""
 
 MIN_PATTERN_TOKENS = 4
 """Smallest number of tokens at which the pattern of a mask is recognized."""
@@ -321,12 +323,26 @@ _LOGIT_READERS = {
 
 def _hides_later(logits: Tensor) -> bool:
     """Return whether the masked logits of a square attention, or its first queries, are causal."""
-    return _is_causal(_find_masked(logits[..., : logits.shape[-2]]))
+    square = logits[..., : logits.shape[-2]]
+    return not _is_exploding(square) and _is_causal(_find_masked(square))
 
 
 def _find_masked(logits: Tensor) -> Tensor:
-    """Return which logits are masked: far below 0 and below the maximum of their row."""
-    return logits < logits.amax(-1, keepdim=True).clamp_min(0) - MASKED_LOGIT_GAP
+    """Return which logits are masked: far below the maximum of their row.
+
+    A row is masked as a whole if its maximum is a fill value itself, such as -1e4 or -inf. Where
+    -inf is the fill value, finite values are scores, however small: those of a model without norms
+    can be anything.
+    """
+    largest = logits.amax(-1, keepdim=True)
+    has_infinite_fill = (logits == -math.inf).any(-1, keepdim=True) & largest.isfinite()
+    largest = largest.masked_fill((largest < MAX_FILL) & ~has_infinite_fill, 0.0)
+    return logits < largest - MASKED_LOGIT_GAP
+
+
+def _is_exploding(logits: Tensor) -> bool:
+    """Return whether logits are so large that small ones cannot be told from masked ones."""
+    return bool((logits.isfinite() & (logits > MASKED_LOGIT_GAP / 2)).any())
 
 
 def _is_causal(hidden: Tensor) -> bool:
@@ -347,7 +363,7 @@ def _find_visible(logits: Tensor) -> Visibility:
     logits = logits[:1].nan_to_num(nan=0.0, neginf=-math.inf)
     visible = (~_find_masked(logits)).flatten(0, -3).any(0)
     queries, keys = visible.shape
-    if keys < MIN_PATTERN_TOKENS:
+    if keys < MIN_PATTERN_TOKENS or _is_exploding(logits):
         return "others"
     if not bool(visible.any()):
         return "nothing"
