@@ -25,16 +25,15 @@ class PartOfWeight:
     role: str | None
     """Role; None leaves the weight unchanged."""
     start: int
-    """First row."""
     stop: int
-    """Row after the last one."""
+    """The part is rows `start` to `stop - 1`."""
     matrix_rows: int
     """Rows of the matrix that these rows belong to."""
     transposed: bool = False
     """Whether the output features are the columns of the weight."""
 
     @classmethod
-    def whole(cls, name: str, role: str | None, weight: Tensor) -> "PartOfWeight":
+    def from_weight(cls, name: str, role: str | None, weight: Tensor) -> "PartOfWeight":
         """Return all rows of a weight."""
         rows = weight.shape[0] if weight.ndim else 1
         return cls(name, role, 0, rows, rows)
@@ -143,7 +142,7 @@ def _parse_entry(
                     f"roles[{path!r}]: expected {'bias' if weight.ndim < 2 else 'another role'} "
                     f"for a weight of shape {tuple(weight.shape)}, got {role!r}"
                 )
-        return [PartOfWeight.whole(name, role, weight)]
+        return [PartOfWeight.from_weight(name, role, weight)]
     if isinstance(role, Mapping):
         roles, sizes = list(role), list(role.values())
     elif isinstance(role, Sequence):

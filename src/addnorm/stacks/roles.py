@@ -114,7 +114,7 @@ class SublayerRoles:
             if name not in done and not any(_is_inside(name, path) for path in opaque)
         }
         biases = [
-            PartOfWeight.whole(name, "bias", parameter)
+            PartOfWeight.from_weight(name, "bias", parameter)
             for name, parameter in rest.items()
             if parameter.ndim < 2 and name.endswith("bias")
         ]
@@ -146,7 +146,7 @@ def _known_parts(module: nn.Module) -> list[PartOfWeight]:
             parts += _attention_parts(child, names)
         elif isinstance(child, Sublayer):
             parts += [
-                PartOfWeight.whole(names[id(weight)], role, weight)
+                PartOfWeight.from_weight(names[id(weight)], role, weight)
                 for role, weight in child.roles()
                 if id(weight) in names
             ]
@@ -159,18 +159,22 @@ def _attention_parts(attention: nn.MultiheadAttention, names: dict[int, str]) ->
     if attention.in_proj_weight is None:
         separate = (attention.q_proj_weight, attention.k_proj_weight, attention.v_proj_weight)
         for role, weight in zip(roles, separate, strict=True):
-            parts.append(PartOfWeight.whole(names[id(weight)], role, weight))
+            parts.append(PartOfWeight.from_weight(names[id(weight)], role, weight))
     else:
         weight, width = attention.in_proj_weight, attention.embed_dim
         for index, role in enumerate(roles):
             start = index * width
             parts.append(PartOfWeight(names[id(weight)], role, start, start + width, width))
     parts.append(
-        PartOfWeight.whole(names[id(attention.out_proj.weight)], "out", attention.out_proj.weight)
+        PartOfWeight.from_weight(
+            names[id(attention.out_proj.weight)], "out", attention.out_proj.weight
+        )
     )
     biases = (attention.in_proj_bias, attention.out_proj.bias)
     parts += [
-        PartOfWeight.whole(names[id(bias)], "bias", bias) for bias in biases if bias is not None
+        PartOfWeight.from_weight(names[id(bias)], "bias", bias)
+        for bias in biases
+        if bias is not None
     ]
     return parts
 

@@ -63,7 +63,7 @@ class QueryKeyNorm(nn.Module, ABC):
     )
 )
 class NoQueryKeyNorm(QueryKeyNorm):
-    """Identity."""
+    """Leave queries and keys unchanged."""
 
     def query(self, q: Tensor) -> Tensor:
         return q

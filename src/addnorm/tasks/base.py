@@ -46,7 +46,7 @@ class Score(NamedTuple):
     name: str
     """Key in the result of `evaluate` and in `result.json`."""
     label: str
-    """Display name."""
+    """Name in tables and charts."""
     note: str
     """What it measures and which direction is better, in a sentence."""
     digits: int = 3

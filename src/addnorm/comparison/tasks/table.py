@@ -4,7 +4,6 @@ Tables need scikit-learn and pandas, which are optional. This module imports wit
 that touch a table import `table_data` and `table_training` on demand.
 """
 
-import hashlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,6 +20,7 @@ from addnorm.comparison.spec import DEMO, Comparison
 from addnorm.comparison.tasks.base import DataSource, Task
 from addnorm.comparison.tasks.table_recipe import TableRecipe
 from addnorm.core.errors import UserError
+from addnorm.core.files import file_checksum
 from addnorm.core.validation import format_validation_error
 from addnorm.tasks import Example, Score, get_task
 from addnorm.train.environment import collect_versions, describe_machine
@@ -99,7 +99,7 @@ class TableTask(Task):
 
     def prepare_source(self, spec: Comparison, folder: Path) -> DataSource:
         try:
-            digest = hashlib.sha256(Path(spec.data).read_bytes()).hexdigest()[:16]
+            digest = file_checksum(Path(spec.data))[:16]
         except OSError as error:
             raise UserError(f"no table at {spec.data} ({error.strerror})") from None
         return DataSource(Path(spec.data), digest)
