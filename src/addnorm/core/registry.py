@@ -138,6 +138,14 @@ class Registry(Generic[T]):
             },
         )
 
+    def can_resolve(self, call: str | Call) -> bool:
+        """Return whether a call names a registered member with valid options."""
+        try:
+            self.resolve(call)
+        except UserError:
+            return False
+        return True
+
     def make(self, call: str | Call, *args: Any) -> T:
         """Build the member that a call string names.
 
