@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import optimize, stats
+from scipy import special
 
 CONFIDENCE_LEVEL = 0.95
 POWER = 0.8
@@ -56,7 +56,7 @@ class Estimate:
         if count == 1:
             return cls(mean, None, 1)
         deviation = math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (count - 1))
-        quantile = float(stats.t.ppf((1 + level) / 2, count - 1))
+        quantile = float(special.stdtrit(count - 1, (1 + level) / 2))
         return cls(mean, quantile * deviation / math.sqrt(count), count)
 
     @property
@@ -95,17 +95,19 @@ def detectable_difference(
     >>> [round(detectable_difference(0.01, n), 3) for n in (3, 5, 10)]
     [0.033, 0.017, 0.01]
     """
+    from scipy import optimize  # slow to import, also for commands that compute no intervals
+
     freedom = count - 1
-    critical = float(stats.t.ppf((1 + level) / 2, freedom))
+    critical = float(special.stdtrit(freedom, (1 + level) / 2))
 
     # Given the estimated deviation, t is normal; average over quantiles of that deviation. (SciPy's
     # noncentral t gives NaN for some arguments.)
     quantiles = (np.arange(NUM_QUANTILES) + 0.5) / NUM_QUANTILES
-    critical_sums = critical * np.sqrt(stats.chi2.ppf(quantiles, freedom) / freedom)
+    critical_sums = critical * np.sqrt(special.chdtri(freedom, 1 - quantiles) / freedom)
 
     def missing_power(noncentrality: float) -> float:
-        above = stats.norm.sf(critical_sums - noncentrality)
-        below = stats.norm.cdf(-critical_sums - noncentrality)
+        above = special.ndtr(noncentrality - critical_sums)
+        below = special.ndtr(-critical_sums - noncentrality)
         return float(np.mean(above + below)) - POWER
 
     # At the upper end |t| almost surely exceeds its critical value, also with two seeds.
