@@ -199,11 +199,14 @@ def has_norms(wiring: str) -> bool:
 
     An unregistered wiring, which only a stored comparison can have, counts as one with norms.
     """
-    return _has_norms(wiring) if wirings.can_resolve(wiring) else True
+    if not wirings.can_resolve(wiring):
+        return True
+    return _has_norms(wiring, wirings.member(wirings.resolve(wiring).name))
 
 
 @cache
-def _has_norms(wiring: str) -> bool:
+def _has_norms(wiring: str, member: type) -> bool:
+    # `member` is part of the key: a notebook may register another class under the same name.
     sizes: dict[str, Any] = {"kind": "lm", "vocab": 8, "dim": 8, "depth": 2, "heads": 2}
     model = build(Config.from_kwargs(**sizes, wiring=wiring), device="meta")
     norm_type = type(make_norm(DEFAULT_NORM, 8))

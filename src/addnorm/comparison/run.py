@@ -33,6 +33,7 @@ from addnorm.comparison.halving import halving_steps, stop_worse_half
 from addnorm.comparison.shared_data import SharedData
 from addnorm.comparison.spec import Comparison
 from addnorm.comparison.tasks import get_task
+from addnorm.comparison.tasks.used_plugins import find_used_plugins
 from addnorm.core.errors import UserError
 from addnorm.core.files import folder_lock, remove_stale_files, write_json, write_yaml
 from addnorm.core.interrupts import StopFlag, graceful_shutdown
@@ -213,4 +214,5 @@ def _build_job(
         score=folder / files.SCORE if spec.score else None,
         pause_step=pause_step,
         shared_data=shared_data,
+        plugins=find_used_plugins(spec),
     )
