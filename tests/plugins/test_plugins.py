@@ -1,6 +1,7 @@
 """Wirings and norms of one's own: registered, loaded from files, recorded by a comparison."""
 
 import json
+import re
 import subprocess
 import sys
 
@@ -18,6 +19,7 @@ from addnorm.norms.base import registry as norms
 from addnorm.plugins import load_plugin
 from addnorm.wirings.base import registry as wirings
 from tests.comparison.same_process_engine import SameProcessEngine
+from tests.source_tree import ROOT
 from tests.train.cases import write_number_corpus
 
 WIRING = '''
@@ -96,6 +98,13 @@ def test_class_can_be_registered_again_but_not_replaced():
         @addnorm.register("layer")
         class Layer(addnorm.Norm):
             """Replace a norm of addnorm."""
+
+
+def test_example_of_the_guide_runs():
+    text = (ROOT / "docs" / "guides" / "plugins.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    exec(compile(block, "plugins.md", "exec"), {"__name__": "guide"})
+    assert "doubled" in wirings
 
 
 @pytest.mark.parametrize(
@@ -196,7 +205,7 @@ def test_entry_points_of_installed_packages(tmp_path):
         "import addnorm\n"
         "with warnings.catch_warnings(record=True) as caught:\n"
         "    warnings.simplefilter('always')\n"
-        "    model = addnorm.build(kind='lm', vocab=9, dim=8, depth=1, wiring='installed')\n"
+        "    model = addnorm.build(kind='lm', vocab=9, dim=8, heads=2, wiring='installed')\n"
         "print(model.config.wiring, [str(each.message) for each in caught])\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
