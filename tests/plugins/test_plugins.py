@@ -205,7 +205,8 @@ def test_entry_points_of_installed_packages(tmp_path):
         "import addnorm\n"
         "with warnings.catch_warnings(record=True) as caught:\n"
         "    warnings.simplefilter('always')\n"
-        "    model = addnorm.build(kind='lm', vocab=9, dim=8, heads=2, wiring='installed')\n"
+        "    sizes = dict(vocab=9, dim=8, depth=1, heads=2)\n"
+        "    model = addnorm.build(kind='lm', **sizes, wiring='installed')\n"
         "print(model.config.wiring, [str(each.message) for each in caught])\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
