@@ -117,7 +117,7 @@ def _is_cut_off(
 
     If its neighbors get none either, a whole branch is frozen, which is taken as intended.
     """
-    if not any(context.weights[name].requires_grad for name in names):
+    if not any(map(context.is_trainable, names)):
         return False
     graph, gradients = context.graph, context.trace.gradients.weights
     if norm.node in trained and _are_weights_reached(graph, norm):
