@@ -17,7 +17,7 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 import addnorm
 from addnorm.doctor.loading.example_inputs import guess_inputs
-from addnorm.doctor.loading.hugging_face import _build_from_config, _count_weights, _set_layers
+from addnorm.doctor.loading.hugging_face import build_from_config, count_weights, set_layers
 
 LIMIT_SECONDS, MAX_WEIGHTS = 60, 40_000_000
 SIZES = {
@@ -45,7 +45,7 @@ def shrink(config):
             setattr(config, name, VALUES[name])
         elif name.endswith("_token_id") and isinstance(value, int) and value >= 99:
             setattr(config, name, 1)
-    _set_layers(config, 2)
+    set_layers(config, 2)
     return config
 
 
@@ -53,11 +53,11 @@ def examine(family):
     """Return the number of residual adds and the findings of one family."""
     torch.manual_seed(0)
     config = shrink(CONFIG_MAPPING[family]())
-    if _count_weights(config) is None:  # the small sizes do not fit together
-        _set_layers(config := CONFIG_MAPPING[family](), 2)
-    if (_count_weights(config) or MAX_WEIGHTS + 1) > MAX_WEIGHTS:
+    if count_weights(config) is None:  # the small sizes do not fit together
+        set_layers(config := CONFIG_MAPPING[family](), 2)
+    if (count_weights(config) or MAX_WEIGHTS + 1) > MAX_WEIGHTS:
         raise ValueError("cannot be made small")
-    model = _build_from_config(config)
+    model = build_from_config(config)
     report = addnorm.doctor(model, guess_inputs(model))
     return len(report.blocks), [[f.rule, f.severity, f.path] for f in report.findings]
 
