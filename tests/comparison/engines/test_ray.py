@@ -34,6 +34,7 @@ def cluster():
     command = [
         *(str(Path(sys.executable).with_name("ray")), "start", "--head", "--block"),
         *("--num-cpus=2", f"--port={port}", f"--temp-dir={files}"),
+        "--node-ip-address=127.0.0.1",  # the address that the engine connects to
         *("--include-dashboard=false", "--disable-usage-stats"),
     ]
     head = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)

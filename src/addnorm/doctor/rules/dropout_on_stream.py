@@ -13,6 +13,7 @@ from addnorm.doctor.rules.probing.model_runs import trace_in_train_mode
 MIN_DROPPED_SUMS = 2
 """Smallest number of sums with dropout; a single one counts only inside a list of layers, because
 it may separate two parts of a model."""
+LAYER_KINDS = {"self-attention", "cross-attention", "feed-forward"}
 MAX_ADDS_PER_LAYER = 4
 """Largest number of adds of which one has dropout, if every layer has the mistake once."""
 
@@ -54,8 +55,10 @@ def _is_inside_stack(context: RuleContext, block: AddAnalysis) -> bool:
     Layers of one list are built alike, so no two parts of a model meet between them.
     """
     before = next((b for b in context.blocks if b.add.node == block.link.previous), None)
-    if before is None:
+    if before is None or not {before.kind, block.kind} <= LAYER_KINDS:
         return False
+    if before.kind == "cross-attention" and before.link.previous is None:
+        return False  # the sum of two branches, as of attention and a memory, starts the stream
     one, other = (each.add.module.split(".") for each in (before, block))
     shared = list(takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
     prefix, ends = [name for name, _ in shared], (one[len(shared) :], other[len(shared) :])
