@@ -23,6 +23,7 @@ from addnorm.core.files import (
 from addnorm.core.validation import check_path
 from addnorm.kernels.cross_entropy import LossSums, cross_entropy
 from addnorm.models.config import CONFIG_HINT, Config
+from addnorm.models.training_interface import TrainingInterface
 from addnorm.stacks import Decoder, Encoder, Stack
 from addnorm.stacks.init import check_seed, init_weight_, reset_all_parameters
 
@@ -107,8 +108,12 @@ class WiredModule(nn.Module, ABC):
         }
 
 
-class Model(WiredModule):
-    """Embedding, stacks and head built from a `Config`."""
+class Model(TrainingInterface, WiredModule):
+    """Embedding, stacks and head built from a `Config`.
+
+    Besides the arguments of `forward`, a call takes the keyword inputs of Hugging Face models, such
+    as `input_ids`, `attention_mask` and `labels`; it then returns a `ModelOutput`.
+    """
 
     def __init__(self, config: Config) -> None:
         super().__init__()
