@@ -33,8 +33,7 @@ from addnorm.interop.families import (
 )
 from addnorm.interop.family import Family, HeadVariant, PositionNumbering, find_family
 from addnorm.interop.greedy import SpecialTokens, greedy_decoder, greedy_seq2seq
-from addnorm.interop.output import Output
-from addnorm.interop.transformers_compat import to_bool_mask, transformers_library
+from addnorm.interop.transformers_compat import transformers_library
 from addnorm.interop.verify import check_arrangement, verify_copy
 from addnorm.interop.weight_mapping import TensorPair, WeightMapper
 from addnorm.models import (
@@ -43,17 +42,11 @@ from addnorm.models import (
     LanguageModel,
     MaskedLM,
     Model,
+    ModelOutput,
     Seq2Seq,
     build,
 )
-
-# Arguments of transformers' forward that are accepted with these values and ignored.
-NO_EFFECT_OPTIONS: dict[str, tuple[bool | None, ...]] = {
-    "return_dict": (None, True),
-    "use_cache": (None, True, False),
-    "output_attentions": (None, False),
-    "output_hidden_states": (None, False),
-}
+from addnorm.models.keyword_inputs import remove_no_effect_options, to_bool_mask
 
 
 def from_hf(hf_model: Any) -> "HFModel":
@@ -147,7 +140,7 @@ class HFModel(nn.Module):
         """Config of the addnorm model."""
         return self.model.config
 
-    def forward(self, input_ids: Tensor | None = None, **inputs: Any) -> Output:
+    def forward(self, input_ids: Tensor | None = None, **inputs: Any) -> ModelOutput:
         """Run the model on the keyword inputs of the original class.
 
         Args:
@@ -159,11 +152,10 @@ class HFModel(nn.Module):
         first = "input_ids" if self.config.image is None else "pixel_values"
         arguments = {first: input_ids, **inputs}
         tensors = {name: value for name, value in arguments.items() if value is not None}
-        for name, accepted in NO_EFFECT_OPTIONS.items():
-            if tensors.pop(name, None) not in accepted:
-                raise UserError(
-                    f"{name}: expected one of {accepted}, got {arguments[name]!r}; leave it out"
-                )
+        return_dict = tensors.pop("return_dict", True)
+        if return_dict is not True:
+            raise UserError(f"return_dict: expected True, got {return_dict!r}; leave it out")
+        remove_no_effect_options(tensors)
         supported, required = self._input_names()
         class_name = self.origin.model_class.__name__
         for name in tensors:
@@ -201,7 +193,7 @@ class HFModel(nn.Module):
             )
         return positions.expand(inputs["input_ids"].shape)
 
-    def _run_model(self, inputs: dict[str, Tensor], masks: dict[str, Tensor | None]) -> Output:
+    def _run_model(self, inputs: dict[str, Tensor], masks: dict[str, Tensor | None]) -> ModelOutput:
         model, mask = self.model, masks["attention_mask"]
         if isinstance(model, Seq2Seq):
             return self._run_seq2seq(model, inputs, masks)
@@ -213,25 +205,25 @@ class HFModel(nn.Module):
         options: dict[str, Any] = {"mask": mask, "position_index": index}
         if isinstance(model, LanguageModel):
             if self.variant.output_kind == "hidden":
-                return Output(last_hidden_state=model.hidden(ids, **options))
-            return Output(logits=model(ids, **options))
+                return ModelOutput(last_hidden_state=model.hidden(ids, **options))
+            return ModelOutput(logits=model(ids, **options))
         if "token_type_ids" in inputs:
             options["type_ids"] = inputs["token_type_ids"]
         if isinstance(model, MaskedLM):
-            return Output(logits=model(ids, **options))
+            return ModelOutput(logits=model(ids, **options))
         assert isinstance(model, Classifier)
         return self._classify(model, model.hidden(ids, **options), mask)
 
-    def _classify(self, model: Classifier, hidden: Tensor, mask: Tensor | None) -> Output:
+    def _classify(self, model: Classifier, hidden: Tensor, mask: Tensor | None) -> ModelOutput:
         if self.variant.output_kind == "logits":
             assert model.head is not None
-            return Output(logits=model.head(model.pool(hidden, mask)))
+            return ModelOutput(logits=model.head(model.pool(hidden, mask)))
         pooled = None if model.pooler is None else model.pool(hidden, mask)
-        return Output(last_hidden_state=hidden, pooler_output=pooled)
+        return ModelOutput(last_hidden_state=hidden, pooler_output=pooled)
 
     def _run_seq2seq(
         self, model: Seq2Seq, inputs: dict[str, Tensor], masks: dict[str, Tensor | None]
-    ) -> Output:
+    ) -> ModelOutput:
         source, target = inputs["input_ids"], inputs["decoder_input_ids"]
         source_mask, target_mask = masks["attention_mask"], masks["decoder_attention_mask"]
         memory = model.encode(
@@ -247,9 +239,9 @@ class HFModel(nn.Module):
             position_index=self.numbering.position_index(target, target_mask, None),
         )
         if self.variant.output_kind == "hidden":
-            return Output(last_hidden_state=hidden, encoder_last_hidden_state=memory)
+            return ModelOutput(last_hidden_state=hidden, encoder_last_hidden_state=memory)
         logits = model.head(hidden, model.embed)
-        return Output(logits=logits, encoder_last_hidden_state=memory)
+        return ModelOutput(logits=logits, encoder_last_hidden_state=memory)
 
     def _input_names(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Return the names of supported inputs and of required ones."""

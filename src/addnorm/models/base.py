@@ -22,6 +22,7 @@ from addnorm.core.files import (
 )
 from addnorm.core.validation import check_path
 from addnorm.kernels.cross_entropy import LossSums, cross_entropy
+from addnorm.models.check_config import check_matches_config
 from addnorm.models.config import CONFIG_HINT, Config
 from addnorm.models.training_interface import TrainingInterface
 from addnorm.stacks import Decoder, Encoder, Stack
@@ -137,13 +138,19 @@ class Model(TrainingInterface, WiredModule):
         return cross_entropy(self(*inputs, **options), targets, smoothing=smoothing)
 
     def save(self, folder: str | Path) -> None:
-        """Save `config.json` and `model.safetensors` to a folder, with their checksums."""
+        """Save `config.json` and `model.safetensors` to a folder, with their checksums.
+
+        Raises:
+            UserError: the model has no weights, or parts of it were replaced, so that its config
+                does not describe it
+        """
         if any(parameter.is_meta for parameter in self.parameters()):
             raise UserError(
                 "expected a model with weights to save, got one on the meta device; call "
                 "to_empty(device=...) and init_weights() first"
             )
         check_path("folder", folder)
+        check_matches_config(self)
         tensors = self.state_dict()
         folder = Path(folder)
         with atomic_write(folder / WEIGHTS_FILE) as weights:

@@ -51,5 +51,4 @@ register_pytree_node(
     ModelOutput,
     lambda output: (list(output.values()), list(output)),
     lambda values, names: ModelOutput(zip(names, values, strict=True)),
-    serialized_type_name="addnorm.models.output.ModelOutput",
 )

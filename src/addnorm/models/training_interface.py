@@ -33,10 +33,7 @@ class TrainingInterface(nn.Module):
         With label smoothing the Trainer computes the loss itself. It shifts the labels of classes
         that are listed as causal language models only, so such a model is added to the list here.
         """
-        auto_classes = sys.modules.get(AUTO_CLASSES)
-        if self.loss_type == "ForCausalLM" and auto_classes is not None:
-            name = type(self).__name__
-            auto_classes.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.setdefault(f"addnorm.{name}", name)
+        list_as_causal(self)
         return True
 
     def compute_loss(self, logits: Tensor, labels: Tensor, num_items: Any = None) -> Tensor:
@@ -129,6 +126,14 @@ class TrainingInterface(nn.Module):
             "generate: expected a model of addnorm.to_hf(model), got an addnorm model; convert it "
             "first, or use addnorm.decode"
         )
+
+
+def list_as_causal(model: Any) -> None:
+    """Add a class to the Trainer's list of classes with shifted labels, if it is one."""
+    auto_classes = sys.modules.get(AUTO_CLASSES)
+    if model.loss_type == "ForCausalLM" and auto_classes is not None:
+        name = type(model).__name__
+        auto_classes.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.setdefault(f"addnorm.{name}", name)
 
 
 def _check_labels(labels: Any, logits: Tensor) -> None:
