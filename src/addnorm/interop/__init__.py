@@ -8,7 +8,8 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from addnorm.interop.family import FAMILIES, Family
-from addnorm.interop.hf import HFModel, convert_config, from_hf
+from addnorm.interop.hf import convert_config, from_hf, load_hf
+from addnorm.interop.hf_model import HFModel
 from addnorm.interop.transformers_compat import transformers_library
 from addnorm.models import ModelOutput as Output
 
@@ -39,6 +40,7 @@ __all__ = [
     "Output",
     "convert_config",
     "from_hf",
+    "load_hf",
     "run_to_hf",
     "save_hf",
     "to_hf",
