@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from transformers import GenerationMixin, PreTrainedModel
 
 from addnorm.core.errors import UserError
@@ -102,10 +102,14 @@ class AddnormPreTrainedModel(PreTrainedModel):
         """Return None: the output projection shares the embedding, or is no `nn.Linear`."""
         return None
 
-    def set_input_embeddings(self, value: nn.Module) -> None:
+    def resize_token_embeddings(self, *inputs: Any, **options: Any) -> nn.Module:
+        """Return the embedding of the input; raise `UserError` if its size would change."""
+        size = inputs[0] if inputs else options.get("new_num_tokens")
+        if size is None or size == self.config.vocab_size:
+            return self.get_input_embeddings()
         raise UserError(
-            "vocab: expected the size that the model was built with; build a model with another "
-            "vocab instead of resizing the embedding"
+            f"new_num_tokens: expected {self.config.vocab_size}, the vocabulary that the model was "
+            f"built with, got {size}; build a model with another vocab"
         )
 
     def gradient_checkpointing_enable(
@@ -121,15 +125,25 @@ class AddnormPreTrainedModel(PreTrainedModel):
         """Whether activations are recomputed in the backward."""
         return self.model.is_gradient_checkpointing
 
-    def _finish(self, output: Any, options: dict[str, Any]) -> Any:
+    def _check_options(self, options: dict[str, Any]) -> None:
+        """Raise `UserError` for keywords that would have an effect and are not supported."""
+        given = {name: value for name, value in options.items() if value is not None}
+        remove_no_effect_options(given)
+        for name in given.keys() - {"return_dict", "num_items_in_batch", "cache_position"}:
+            raise UserError(f"{name}: expected no such input for {type(self).__name__}")
+
+    def _compute_loss(
+        self, logits: Tensor, labels: Tensor | None, options: dict[str, Any]
+    ) -> Tensor | None:
+        if labels is None:
+            return None
+        if self.config.problem_type in ("regression", "multi_label_classification"):
+            labels = labels.to(logits.dtype)
+        return self.model.compute_loss(logits, labels, options.get("num_items_in_batch"))
+
+    def _format_output(self, output: Any, options: dict[str, Any]) -> Any:
         """Return an output as an object or, with `return_dict=False`, as a tuple."""
-        return_dict = options.pop("return_dict", None)
-        remove_no_effect_options(options)
-        for name in ("num_items_in_batch", "cache_position"):
-            options.pop(name, None)
-        left = [name for name, value in options.items() if value is not None]
-        if left:
-            raise UserError(f"{left[0]}: expected no such input for {type(self).__name__}")
+        return_dict = options.get("return_dict")
         return_dict = self.config.return_dict if return_dict is None else return_dict
         return output if return_dict else output.to_tuple()
 
