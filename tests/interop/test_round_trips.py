@@ -79,6 +79,13 @@ def test_card_of_a_run_has_data_and_metrics(run, tmp_path):
     assert "| loss, validation |" in card and "wiring deepnorm" in card
 
 
+def test_run_is_not_written_into_a_run(run):
+    before = {path.name for path in run.folder.iterdir()}
+    with pytest.raises(UserError, match="folder: expected another folder than that of a run"):
+        save_hf(run, run.folder)
+    assert {path.name for path in run.folder.iterdir()} == before
+
+
 def test_folder_of_transformers_loads_as_an_addnorm_model(run, tmp_path):
     save_hf(run, tmp_path)
     model = addnorm.load(tmp_path)

@@ -446,6 +446,24 @@ def test_images_by_keyword():
     assert torch.equal(output.logits, model(pixels)) and output.loss.isfinite()
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_keyword_calls_compile_to_one_graph(kind):
+    model, batch = build(kind), make_batch(kind)
+    compiled = torch.compile(model, backend="eager", fullgraph=True)
+    output = compiled(**batch)
+    torch.testing.assert_close(output.loss, model(**batch).loss)
+
+
+def test_output_passes_through_containers_of_torch():
+    output = build("lm")(**make_batch("lm"))
+    leaves, spec = torch.utils._pytree.tree_flatten(output)
+    assert leaves == [output.loss, output.logits]
+    again = torch.utils._pytree.tree_unflatten(leaves, spec)
+    assert type(again) is type(output) and again.loss is output.loss
+    doubled = accelerate.utils.recursively_apply(lambda tensor: tensor.double(), output)
+    assert doubled.logits.dtype == torch.float64
+
+
 def test_batch_without_targets_has_no_loss():
     model, batch = build("lm"), make_batch("lm")
     loss = model(**batch | {"labels": torch.full_like(batch["labels"], -100)}).loss
