@@ -1,9 +1,12 @@
 """Addnorm models as models of transformers: Auto classes, saving, loading, generation, labels."""
 
 import copy
+import functools
 import json
 import subprocess
 import sys
+import types
+from pathlib import Path
 
 import pytest
 import torch
@@ -280,6 +283,43 @@ def test_card_describes_the_arrangement(tmp_path):
     (tmp_path / "README.md").write_text("mine")
     AutoModelForSeq2SeqLM.from_pretrained(tmp_path).save_pretrained(tmp_path)
     assert (tmp_path / "README.md").read_text() == "mine"
+
+
+class FakeHub:
+    """Hub that remembers what was uploaded."""
+
+    def __init__(self, uploads, token=None):
+        self.uploads, self.token = uploads, token
+
+    def create_repo(self, repo_id, private, exist_ok):
+        return types.SimpleNamespace(repo_id=f"me/{repo_id}")
+
+    def upload_folder(self, repo_id, folder_path, **options):
+        files = {path.name: path.read_bytes() for path in Path(folder_path).iterdir()}
+        self.uploads.append((repo_id, self.token, options, files))
+
+
+def test_uploads_have_our_card(tmp_path, monkeypatch):
+    uploads = []
+    monkeypatch.setattr("addnorm.interop.auto.base.HfApi", functools.partial(FakeHub, uploads))
+    model = to_hf(build("lm"))
+    model.push_to_hub("one", token="secret", commit_message="first")
+    model.save_pretrained(tmp_path / "two", push_to_hub=True)
+    (first, token, options, files), (second, _, _, more) = uploads
+    assert (first, second, token, options) == (
+        "me/one",
+        "me/two",
+        "secret",
+        {"commit_message": "first"},
+    )
+    assert files.keys() == more.keys() >= {"README.md", "modeling_addnorm.py", "model.safetensors"}
+    assert b"wiring pre_ln" in files["README.md"]
+
+
+def test_number_of_labels_is_that_of_the_model(tmp_path):
+    to_hf(build("classifier")).save_pretrained(tmp_path)
+    with pytest.raises(UserError, match="num_labels: expected 3, the classes of the model, got 5"):
+        transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path, num_labels=5)
 
 
 def test_config_round_trip(tmp_path):

@@ -1,5 +1,6 @@
 """Round trips: runs, checkpoints, converted models and tokenizers, saved and loaded."""
 
+import huggingface_hub
 import pytest
 import torch
 import transformers
@@ -75,6 +76,8 @@ def test_run_saved_for_transformers_gives_our_outputs(run, tmp_path):
 def test_card_of_a_run_has_data_and_metrics(run, tmp_path):
     save_hf(run, tmp_path)
     card = (tmp_path / "README.md").read_text()
+    data = huggingface_hub.ModelCard.load(tmp_path / "README.md").data
+    assert data.library_name == "transformers" and data.tags == ["addnorm"]
     assert "## Data" in card and "## Metrics" in card and "| records, train | 48 |" in card
     assert "| loss, validation |" in card and "wiring deepnorm" in card
 

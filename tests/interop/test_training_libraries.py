@@ -527,3 +527,19 @@ def test_trainer_evaluates_by_generation(tmp_path):
     del batch["labels"]
     expected = model.generate(**batch, max_new_tokens=5)
     assert torch.equal(predictions[:, : expected.shape[1]], expected)
+
+
+def test_converted_model_takes_the_steps_of_the_original(tmp_path):
+    torch.manual_seed(0)
+    config = transformers.LlamaConfig(
+        vocab_size=31, hidden_size=16, num_hidden_layers=2, num_attention_heads=2,
+        intermediate_size=24, max_position_embeddings=8,
+    )  # fmt: skip
+    original = transformers.LlamaForCausalLM(config)
+    ours = addnorm.from_hf(original)
+    options = {"optim": "sgd", "learning_rate": 0.1, "gradient_checkpointing": True}
+    for model in (original, ours):
+        make_trainer(model, "lm", tmp_path, **options).train()
+    trained, returned = original.state_dict(), ours.to_hf().state_dict()
+    for name, value in trained.items():
+        torch.testing.assert_close(returned[name], value, rtol=1e-4, atol=1e-5, msg=name)

@@ -1,9 +1,11 @@
 """Base class of addnorm models in transformers."""
 
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, ClassVar
 
 import torch
+from huggingface_hub import HfApi
 from torch import Tensor, nn
 from transformers import GenerationMixin, PreTrainedModel
 
@@ -50,6 +52,11 @@ class AddnormPreTrainedModel(PreTrainedModel):
                 f"config: expected a model of kind {self.kind!r} for {type(self).__name__}, got "
                 f"{model_config.kind!r}"
             )
+        if model_config.classes is not None and config.num_labels != model_config.classes:
+            raise UserError(
+                f"num_labels: expected {model_config.classes}, the classes of the model, got "
+                f"{config.num_labels}; build a model with another number of classes"
+            )
         # from_pretrained constructs inside a context of the meta device.
         self.model: Any = (
             build(model_config, device=torch.get_default_device()) if model is None else model
@@ -77,9 +84,15 @@ class AddnormPreTrainedModel(PreTrainedModel):
 
         An existing model card is kept.
 
+        Args:
+            save_directory: output folder
+            **options: those of transformers
+
         Raises:
             UserError: parts of the model were replaced, so that its config does not describe it
         """
+        repo_id = options.pop("repo_id", None) or Path(save_directory).name
+        push = options.pop("push_to_hub", False)
         if options.get("state_dict") is None:
             check_matches_config(self.model)
         self.config.auto_map = make_auto_map(type(self))
@@ -91,6 +104,31 @@ class AddnormPreTrainedModel(PreTrainedModel):
                 class_name=type(self).__name__,
                 auto_class=self.auto_class,
             )
+            if push:
+                upload_folder(save_directory, repo_id, token=options.get("token"))
+
+    def push_to_hub(self, repo_id: str, **options: Any) -> Any:
+        """Upload the folder of `save_pretrained`, with its model card, to the Hub.
+
+        The method of transformers would replace the card by a template.
+
+        Args:
+            repo_id: name of the repository, which is created if it does not exist
+            **options: token, private, commit_message, revision and create_pr as in transformers,
+                and options of `save_pretrained`
+        """
+        names = (
+            "token",
+            "private",
+            "commit_message",
+            "commit_description",
+            "revision",
+            "create_pr",
+        )
+        upload = {name: options.pop(name) for name in names if name in options}
+        with TemporaryDirectory() as folder:
+            self.save_pretrained(folder, **options)
+            return upload_folder(folder, repo_id, **upload)
 
     def _init_weights(self, module: nn.Module) -> None:
         """Do nothing: `build` initializes the weights as the wiring prescribes."""
@@ -172,6 +210,20 @@ class AddnormGenerativeModel(AddnormPreTrainedModel, GenerationMixin):
         if use_cache is None:
             use_cache = self.config.use_cache and labels is None and not self.training
         return bool(use_cache) or past is not None
+
+
+def upload_folder(
+    folder: str | Path,
+    repo_id: str,
+    *,
+    token: Any = None,
+    private: bool | None = None,
+    **options: Any,
+) -> Any:
+    """Upload a saved folder to the Hub; options as of `HfApi.upload_folder`."""
+    api = HfApi(token=token)
+    repo = api.create_repo(repo_id, private=private, exist_ok=True)
+    return api.upload_folder(repo_id=repo.repo_id, folder_path=folder, **options)
 
 
 def make_auto_map(model_class: type[AddnormPreTrainedModel]) -> dict[str, str]:

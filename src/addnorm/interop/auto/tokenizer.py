@@ -91,7 +91,7 @@ def check_same_ids(tokenizer: Tokenizer, converted: Any, kind: str, lines: Seque
     before = [START] if first else []
     after = [END] if last else []
     for line, ids in zip(lines, tokenizer.encode(list(lines)), strict=True):
-        expected, got = [*before, *ids, *after], converted(line)["input_ids"]
+        expected, got = [*before, *ids, *after], converted(line, verbose=False)["input_ids"]
         if got != expected:
             raise UserError(
                 f"tokenizer: expected the ids {expected} of {line!r} after conversion, got {got}"
