@@ -81,7 +81,7 @@ def _compare_outputs(model: nn.Module, twin: nn.Module) -> None:
     if not torch.allclose(got, expected, rtol=0.0, atol=allowed, equal_nan=True):
         difference = (got - expected).abs().max().item()
         raise _error(
-            "the outputs that its config describes",
+            "the outputs",
             f"outputs that differ by up to {difference:.2g}; look for changed attributes or hooks",
         )
 

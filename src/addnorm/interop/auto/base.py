@@ -70,6 +70,7 @@ class AddnormPreTrainedModel(PreTrainedModel):
     def from_pretrained(
         cls, *inputs: Any, output_loading_info: bool = False, **options: Any
     ) -> Any:
+        """Load a model as transformers does; raise `UserError` if a weight is missing."""
         model, info = super().from_pretrained(*inputs, output_loading_info=True, **options)
         problems = sorted(str(each) for each in (*info["missing_keys"], *info["mismatched_keys"]))
         if problems:
@@ -134,6 +135,7 @@ class AddnormPreTrainedModel(PreTrainedModel):
         """Do nothing: `build` initializes the weights as the wiring prescribes."""
 
     def get_input_embeddings(self) -> nn.Module:
+        """Return the module that embeds tokens or images."""
         return self.model.get_input_embeddings()
 
     def get_output_embeddings(self) -> None:
@@ -153,9 +155,11 @@ class AddnormPreTrainedModel(PreTrainedModel):
     def gradient_checkpointing_enable(
         self, gradient_checkpointing_kwargs: dict[str, Any] | None = None, **options: Any
     ) -> None:
+        """Recompute activations of sub-layers in the backward instead of saving them."""
         self.model.gradient_checkpointing_enable(gradient_checkpointing_kwargs, **options)
 
     def gradient_checkpointing_disable(self) -> None:
+        """Save activations, as by default."""
         self.model.gradient_checkpointing_disable()
 
     @property

@@ -17,6 +17,7 @@ class AfterStepCallback(TrainerCallback):
     def on_optimizer_step(
         self, args: Any, state: Any, control: Any, model: Any = None, **options: Any
     ) -> None:
+        """Apply the constraints of the wirings."""
         for module in model.modules():
             if isinstance(module, Model):
                 module.after_step()
