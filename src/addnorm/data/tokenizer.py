@@ -172,10 +172,14 @@ class Tokenizer:
             engine.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
         return engine
 
-    @staticmethod
-    def _encode(engine: Engine, texts: list[str]) -> list[list[int]]:
+    def _encode(self, engine: Engine, texts: list[str]) -> list[list[int]]:
         clean = [text.encode("utf-8", errors="replace").decode() for text in texts]
-        return [encoding.ids for encoding in engine.encode_batch_fast(clean)]
+        ids = [encoding.ids for encoding in engine.encode_batch_fast(clean)]
+        if not isinstance(engine.pre_tokenizer, pre_tokenizers.WhitespaceSplit):
+            return ids
+        # A word such as `</s>` has the id of the special token; as text it is unknown.
+        count = len(self.specials)
+        return [[UNKNOWN if number < count else number for number in each] for each in ids]
 
     def decode(self, ids: list[list[int]]) -> list[str]:
         """Return the texts of lists of token ids; special tokens are dropped."""

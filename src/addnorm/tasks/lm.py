@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -11,6 +11,7 @@ from addnorm.core.cards import Card
 from addnorm.data.batches import TEXTS_PER_CHUNK, Row, RowContext, concat_ids, iter_chunks
 from addnorm.data.corpus import CONTINUES, Corpus, Record
 from addnorm.data.demo import lm as demo
+from addnorm.data.readers.text_files import TextUnit
 from addnorm.data.tokenizer import START
 from addnorm.decode.batching import decode
 from addnorm.decode.options import DecodingOptions
@@ -57,7 +58,7 @@ class LanguageModeling(TextTask):
 
     noun, command = "language modeling", "generate"
     columns, compatible_corpora = ("text",), ("mlm",)
-    text_unit = "document"
+    text_unit: ClassVar[TextUnit] = "document"
     demo_source = "documentation topics of the running Python (pydoc_data.topics)"
     model_kind, attention_stacks = "lm", ("decoder",)
     primary_score = Score(

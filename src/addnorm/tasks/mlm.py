@@ -68,6 +68,7 @@ class MaskedLanguageModeling(LanguageModeling):
 
     noun, command = "masked language modeling", "fill-mask"
     compatible_corpora = ("lm",)
+    text_unit = "line"
     special_tokens = (MASK,)
     model_kind, attention_stacks = "masked_lm", ("encoder",)
     counts_inputs = True

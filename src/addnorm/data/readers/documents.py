@@ -33,7 +33,7 @@ def read_document(
         counts: counts of dropped lines and documents, updated in place. Pieces are not counted,
             because splitting the corpus may cut them again
     """
-    has_begun, pending = False, []
+    has_begun, pending, dropped = False, [], counts.dropped.total()
     for piece in cut_document(_iter_text(path, errors=errors, counts=counts)):
         pending.append(piece)  # blank pieces belong to the document only if text follows
         if has_begun or piece.strip():
@@ -43,7 +43,7 @@ def read_document(
             pending = []
     if has_begun:
         counts.note("documents")
-    else:
+    elif counts.dropped.total() == dropped:  # otherwise the reason is counted already
         counts.add_read()
         counts.drop("empty", str(path))
 
