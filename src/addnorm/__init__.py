@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from addnorm.comparison import Comparison, Study
-    from addnorm.core import UserError
+    from addnorm.core import Card, UserError
+    from addnorm.core.registry import register
     from addnorm.interop import from_hf
     from addnorm.models import (
         Classifier,
@@ -48,7 +49,9 @@ _HOME = {
     "Sublayer": "addnorm.sublayers",
     "TabularTransformerClassifier": "addnorm.tabular",
     "TabularTransformerRegressor": "addnorm.tabular",
+    "Card": "addnorm.core",
     "UserError": "addnorm.core",
+    "register": "addnorm.core.registry",
     "Wiring": "addnorm.wirings",
     "build": "addnorm.models",
     "compare": "addnorm.report.comparison.run_and_report",
@@ -62,6 +65,7 @@ _PACKAGES = (
 )
 
 __all__ = [
+    "Card",
     "Classifier",
     "Comparison",
     "Config",
@@ -89,6 +93,7 @@ __all__ = [
     "from_hf",
     "load",
     "make_norm",
+    "register",
 ]
 
 
