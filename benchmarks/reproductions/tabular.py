@@ -1,15 +1,16 @@
-"""Published results on tables: Adult, California housing and cpu_act.
+"""Published results on tables: Adult, California housing, and three with an official split.
 
     OMP_NUM_THREADS=1 python benchmarks/reproductions/tabular.py run FOLDER -o rows.jsonl \
         --tables cpu_act --arms mlp_default ft_default ft_published
     python benchmarks/reproductions/tabular.py table rows.jsonl
 
-FOLDER contains adult/, california-housing/ and cpu-act/. The arms are the settings of tabular.yaml
+FOLDER contains adult/, california-housing/, cpu-act/, bank/ and mfeat-factors/, or those that are
+asked for; talent_to_csv.py writes the last three. The arms are the settings of tabular.yaml
 beside this file, `hist_gradient_boosting` and `lightgbm` (defaults). A row that is already in the
 output (same table, arm and seed) is skipped, so the same command resumes.
 
-Splits: Adult and cpu_act have published test rows; of California, a fifth is the test set (the seed
-of the split is 0). A fifth of the other rows chooses the epoch.
+Splits: all tables but California have published test rows; of California, a fifth is the test set
+(the seed of the split is 0). A fifth of the other rows chooses the epoch.
 """
 
 import argparse
@@ -29,7 +30,13 @@ from sklearn.preprocessing import OrdinalEncoder
 from addnorm.tabular import TabularTransformerClassifier, TabularTransformerRegressor
 
 SETTINGS = yaml.safe_load((Path(__file__).parent / "tabular.yaml").read_text())
-TABLES = ("adult", "california", "cpu_act")
+OFFICIAL_SPLITS = {
+    "cpu_act": "cpu-act/cpu_act.csv.gz",
+    "bank": "bank/bank.csv.gz",
+    "mfeat_factors": "mfeat-factors/mfeat_factors.csv.gz",
+}
+TABLES = ("adult", "california", *OFFICIAL_SPLITS)
+REGRESSION_TABLES = ("california", "cpu_act")
 BOOSTING = ("hist_gradient_boosting", "lightgbm")
 
 
@@ -40,8 +47,8 @@ def load_split(folder, name):
             pd.read_csv(folder / "adult" / f"{part}.csv.gz") for part in ("train", "test")
         )
         target = "income"
-    elif name == "cpu_act":
-        table = pd.read_csv(folder / "cpu-act" / "cpu_act.csv.gz")
+    elif name in OFFICIAL_SPLITS:
+        table = pd.read_csv(folder / OFFICIAL_SPLITS[name])
         is_test = table.pop("split") == "test"
         train, test, target = table[~is_test], table[is_test], "target"
     else:
@@ -111,7 +118,7 @@ def run(arguments):
     changes = yaml.safe_load("{" + ", ".join(arguments.set) + "}") if arguments.set else {}
     for table in arguments.tables:
         X, y, X_test, y_test = load_split(arguments.folder, table)
-        regression = table != "adult"
+        regression = table in REGRESSION_TABLES
         for arm in arguments.arms:
             label = " ".join([arm, *arguments.set])
             for seed in arguments.seeds or SETTINGS["seeds"]:
