@@ -7,6 +7,7 @@ import yaml
 
 from addnorm.comparison.parse import parse_comparison
 from addnorm.models import build
+from addnorm.models.tabular import TableConfig, build_table_model
 from addnorm.tabular import TabularTransformerClassifier
 from addnorm.train.recipe import read_recipe
 from tests.source_tree import ROOT
@@ -49,3 +50,12 @@ def test_settings_of_tables_are_parameters_of_the_estimators():
     for options in arms.values():
         assert set(options) <= set(TabularTransformerClassifier().get_params())
     assert arms["ft_published"]["dim"] == 192
+
+
+def test_table_model_has_the_published_size():
+    """The released results of California housing name 893,179 parameters."""
+    settings = yaml.safe_load((FOLDER / "tabular.yaml").read_text())["ft_published"]
+    fields = {name: value for name, value in settings.items() if name in TableConfig.model_fields}
+    model = build_table_model(TableConfig.from_kwargs(numbers=8, outputs=1, **fields))
+    missing = 8 * 192  # our tokens of missing numbers
+    assert sum(weight.numel() for weight in model.parameters()) == 893_179 + missing
