@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from addnorm.comparison import Comparison, Study
-    from addnorm.core import UserError
+    from addnorm.core import Card, UserError
+    from addnorm.core.registry import register
     from addnorm.interop import (
         AddnormConfig,
         AddnormForCausalLM,
@@ -62,7 +63,9 @@ _HOME = {
     "Sublayer": "addnorm.sublayers",
     "TabularTransformerClassifier": "addnorm.tabular",
     "TabularTransformerRegressor": "addnorm.tabular",
+    "Card": "addnorm.core",
     "UserError": "addnorm.core",
+    "register": "addnorm.core.registry",
     "Wiring": "addnorm.wirings",
     "build": "addnorm.models",
     "compare": "addnorm.report.comparison.run_and_report",
@@ -83,6 +86,7 @@ __all__ = [
     "AddnormForMaskedLM",
     "AddnormForSeq2SeqLM",
     "AddnormForSequenceClassification",
+    "Card",
     "Classifier",
     "Comparison",
     "Config",
@@ -110,6 +114,7 @@ __all__ = [
     "from_hf",
     "load",
     "make_norm",
+    "register",
     "save_hf",
     "to_hf",
 ]

@@ -257,17 +257,23 @@ class TextTask(RowFormat):
         return output.strip() == target.strip()
 
 
-registry: Registry[TextTask] = Registry("task")
+class TaskRegistry(Registry[TextTask]):
+    """Registry of text tasks, which know their name and title."""
+
+    def register(self, card: Card) -> Callable[[type[TextTask]], type[TextTask]]:
+        """Return a class decorator that registers a task under the name of its card."""
+        add_member = super().register(card)
+
+        def add(task: type[TextTask]) -> type[TextTask]:
+            task.name, task.title = card.name, card.title
+            return add_member(task)
+
+        return add
 
 
-def register(card: Card) -> Callable[[type[TextTask]], type[TextTask]]:
-    """Return a class decorator that registers a task under the name of its card."""
-
-    def add(task: type[TextTask]) -> type[TextTask]:
-        task.name, task.title = card.name, card.title
-        return registry.register(card)(task)
-
-    return add
+registry = TaskRegistry("task")
+registry.base = TextTask
+register = registry.register
 
 
 def get_task(name: str, options: Mapping[str, Any] | None = None) -> TextTask:
