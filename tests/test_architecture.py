@@ -43,7 +43,7 @@ PACKAGE_ORDER = (
         "measure",
     ),
     *("doctor", "decode", "tasks", "train", "tabular", "comparison", "claims", "report"),
-    *("interop", "bench", "cli"),
+    *("interop", "exporters", "bench", "cli"),
 )
 INDEPENDENT = {("wirings", "sublayers"), ("sublayers", "wirings")}
 """Pairs (importer, imported) that the order would allow and the design forbids."""

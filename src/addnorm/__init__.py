@@ -7,6 +7,7 @@ if TYPE_CHECKING:
     from addnorm.comparison import Comparison, Study
     from addnorm.core import Card, UserError
     from addnorm.core.registry import register
+    from addnorm.exporters import export, fold
     from addnorm.interop import (
         AddnormConfig,
         AddnormForCausalLM,
@@ -69,6 +70,8 @@ _HOME = {
     "Wiring": "addnorm.wirings",
     "build": "addnorm.models",
     "compare": "addnorm.report.comparison.run_and_report",
+    "export": "addnorm.exporters",
+    "fold": "addnorm.exporters",
     "from_hf": "addnorm.interop",
     "load": "addnorm.loading",
     "save_hf": "addnorm.interop",
@@ -77,7 +80,8 @@ _HOME = {
 }
 _PACKAGES = (
     *("core", "norms", "wirings", "sublayers", "stacks", "models", "data", "measure", "doctor"),
-    *("decode", "tasks", "train", "tabular", "comparison", "claims", "report", "interop", "bench"),
+    *("decode", "tasks", "train", "tabular", "comparison", "claims", "report", "interop"),
+    *("exporters", "bench"),
 )
 
 __all__ = [
@@ -111,6 +115,8 @@ __all__ = [
     "__version__",
     "build",
     "compare",
+    "export",
+    "fold",
     "from_hf",
     "load",
     "make_norm",

@@ -32,6 +32,7 @@ from addnorm.data.batches import BatchIterator, RowFormat
 from addnorm.data.corpus import LABEL, Corpus, Record
 from addnorm.data.readers.text_files import TextUnit
 from addnorm.data.tokenizer import PAD, Tokenizer
+from addnorm.decode.engine import InferenceEngine
 from addnorm.decode.options import DecodingOptions
 from addnorm.models import Model
 
@@ -91,8 +92,8 @@ class RunProtocol(Protocol):
         """Name of the task."""
 
     @property
-    def model(self) -> Model:
-        """The model in eval mode."""
+    def model(self) -> Model | InferenceEngine:
+        """The model in eval mode, or an exported one."""
 
     @property
     def tokenizer(self) -> Tokenizer:

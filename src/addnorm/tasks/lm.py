@@ -14,8 +14,9 @@ from addnorm.data.demo import lm as demo
 from addnorm.data.readers.text_files import TextUnit
 from addnorm.data.tokenizer import START
 from addnorm.decode.batching import decode
+from addnorm.decode.engine import length_limits
 from addnorm.decode.options import DecodingOptions
-from addnorm.decode.stepper import Sentence, max_positions
+from addnorm.decode.stepper import Sentence
 from addnorm.tasks.base import (
     Example,
     ProgressCallback,
@@ -178,7 +179,7 @@ def _iter_generated(
     chunk: int,
     warnings: InputWarnings,
 ) -> Iterator[list[GeneratedText]]:
-    positions = max_positions(run.model.stacks[-1])
+    _, positions = length_limits(run.model)
     max_prompt = options.max_source
     if positions is not None:
         new_tokens = min(options.max_new, max(1, positions // 2))
