@@ -32,7 +32,7 @@ from tests.source_tree import (
 PACKAGE_ORDER = (
     *("core", "kernels", "norms", "wirings", "sublayers", "stacks", "models", "data", "measure"),
     *("doctor", "decode", "tasks", "train", "tabular", "comparison", "claims", "report"),
-    *("interop", "bench", "cli"),
+    *("interop", "exporters", "bench", "cli"),
 )
 INDEPENDENT = {("wirings", "sublayers"), ("sublayers", "wirings")}
 """Pairs (importer, imported) that the order would allow and the design forbids."""

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from addnorm.comparison import Comparison, Study
     from addnorm.core import UserError
+    from addnorm.exporters import export, fold
     from addnorm.interop import from_hf
     from addnorm.models import (
         Classifier,
@@ -52,13 +53,16 @@ _HOME = {
     "Wiring": "addnorm.wirings",
     "build": "addnorm.models",
     "compare": "addnorm.report.comparison.run_and_report",
+    "export": "addnorm.exporters",
+    "fold": "addnorm.exporters",
     "from_hf": "addnorm.interop",
     "load": "addnorm.models",
     "make_norm": "addnorm.norms",
 }
 _PACKAGES = (
     *("core", "norms", "wirings", "sublayers", "stacks", "models", "data", "measure", "doctor"),
-    *("decode", "tasks", "train", "tabular", "comparison", "claims", "report", "interop", "bench"),
+    *("decode", "tasks", "train", "tabular", "comparison", "claims", "report", "interop"),
+    *("exporters", "bench"),
 )
 
 __all__ = [
@@ -86,6 +90,8 @@ __all__ = [
     "__version__",
     "build",
     "compare",
+    "export",
+    "fold",
     "from_hf",
     "load",
     "make_norm",

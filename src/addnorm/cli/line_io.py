@@ -123,9 +123,14 @@ def resolve_chunk(chunk: int | None, files: Iterable[Path]) -> int:
 
 
 def open_run(folder: Path, device: str) -> "RunProtocol":
-    """Open a trained run; print a warning if its best checkpoint is damaged."""
+    """Open a trained run, or an exported one; warn if the best checkpoint is damaged."""
+    from addnorm.exporters.report import is_export
     from addnorm.train.trained_run import TrainedRun
 
+    if is_export(folder):
+        from addnorm.exporters.exported_run import open_exported_run
+
+        return open_exported_run(folder)
     run = TrainedRun.open(folder, device=device)
     if not run.is_best:
         print(

@@ -10,9 +10,7 @@ from torch import Tensor
 from addnorm.core.errors import UserError
 from addnorm.data.tokenizer import END, PAD, START, UNKNOWN
 from addnorm.models import LanguageModel, Model, Seq2Seq
-from addnorm.stacks import Decoder, Encoder
 from addnorm.sublayers import KVCache
-from addnorm.sublayers.positions import LearnedPositions
 
 
 @dataclass(frozen=True)
@@ -50,12 +48,11 @@ class Stepper(ABC):
     """
 
     def __init__(
-        self, model: Model, cache: KVCache, sentences: Sequence[Sentence], end: int
+        self, device: torch.device, cache: KVCache, sentences: Sequence[Sentence], end: int
     ) -> None:
         self.end = end
         self.forbidden_tokens = [token for token in (PAD, START, END, UNKNOWN) if token != end]
-        self.device = next(model.parameters()).device
-        self.cache = cache
+        self.device, self.cache = device, cache
         self._prefixes = [sentence.prefix for sentence in sentences]
 
     def start(self) -> Tensor:
@@ -95,7 +92,7 @@ class DecoderStepper(Stepper):
     """Stepper of a decoder-only model."""
 
     def __init__(self, model: LanguageModel, sentences: Sequence[Sentence], end: int) -> None:
-        super().__init__(model, model.new_cache(), sentences, end)
+        super().__init__(next(model.parameters()).device, model.new_cache(), sentences, end)
         self.model = model
 
     def _logits(self, ids: Tensor, mask: Tensor | None) -> Tensor:
@@ -107,12 +104,9 @@ class Seq2SeqStepper(Stepper):
     """Stepper of an encoder-decoder model; the encoder runs once."""
 
     def __init__(self, model: Seq2Seq, sentences: Sequence[Sentence], end: int) -> None:
-        super().__init__(model, model.new_cache(), sentences, end)
+        super().__init__(next(model.parameters()).device, model.new_cache(), sentences, end)
         self.model = model
-        sources = [sentence.source for sentence in sentences]
-        if not all(sources):
-            raise UserError("source: expected at least the end token, got an empty one")
-        source, self._mask = pad_tokens(sources, self.device)
+        source, self._mask = pad_sources(sentences, self.device)
         self._memory = model.encode(source, source_mask=self._mask)
 
     def _logits(self, ids: Tensor, mask: Tensor | None) -> Tensor:
@@ -134,6 +128,16 @@ def make_stepper(model: Model, sentences: Sequence[Sentence], end: int = END) ->
     raise UserError(f"model: expected a Seq2Seq or LanguageModel, got a {type(model).__name__}")
 
 
+def pad_sources(
+    sentences: Sequence[Sentence], device: torch.device
+) -> tuple[Tensor, Tensor | None]:
+    """Return the padded sources of sentences and their mask; see `pad_tokens`."""
+    sources = [sentence.source for sentence in sentences]
+    if not all(sources):
+        raise UserError("source: expected at least the end token, got an empty one")
+    return pad_tokens(sources, device)
+
+
 def pad_tokens(
     rows: Sequence[Sequence[int]], device: torch.device, *, pad_left: bool = False
 ) -> tuple[Tensor, Tensor | None]:
@@ -151,8 +155,3 @@ def pad_tokens(
         return ids, None
     position = torch.arange(longest, device=device)
     return ids, position >= longest - lengths if pad_left else position < lengths
-
-
-def max_positions(stack: Encoder | Decoder) -> int | None:
-    """Return the number of learned positions of a stack; None if positions are unlimited."""
-    return stack.positions.length if isinstance(stack.positions, LearnedPositions) else None

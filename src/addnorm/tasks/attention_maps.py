@@ -5,7 +5,9 @@ from typing import Any
 
 import torch
 
+from addnorm.core.errors import UserError
 from addnorm.data.tokenizer import START
+from addnorm.decode.engine import InferenceEngine
 from addnorm.measure.attention_maps import attention_maps
 from addnorm.tasks.base import RunProtocol, get_run_task
 from addnorm.tasks.classify import LabelPrediction
@@ -27,6 +29,11 @@ def attention_examples(
         reads only the target. `maps` has, for each attention stack of the task, an array of (heads,
         queries, keys) per layer. Target token t is the query that predicts token t + 1.
     """
+    if isinstance(run.model, InferenceEngine):
+        raise UserError(
+            "attention maps: expected a run, got an exported model, whose attention cannot be "
+            "observed; use the run that it was exported from"
+        )
     device = next(run.model.parameters()).device
     stacks = get_run_task(run).attention_stacks
     examples = []

@@ -31,6 +31,7 @@ from addnorm.core.registry import Registry
 from addnorm.data.batches import BatchIterator, RowFormat
 from addnorm.data.corpus import LABEL, Corpus, Record
 from addnorm.data.tokenizer import PAD, Tokenizer
+from addnorm.decode.engine import InferenceEngine
 from addnorm.decode.options import DecodingOptions
 from addnorm.models import Model
 
@@ -90,8 +91,8 @@ class RunProtocol(Protocol):
         """Name of the task."""
 
     @property
-    def model(self) -> Model:
-        """The model in eval mode."""
+    def model(self) -> Model | InferenceEngine:
+        """The model in eval mode, or an exported one."""
 
     @property
     def tokenizer(self) -> Tokenizer:

@@ -10,6 +10,7 @@ import torch
 from addnorm.core.errors import UserError
 from addnorm.data.batches import Batch, BatchIterator
 from addnorm.data.corpus import Corpus
+from addnorm.decode.engine import model_device
 from addnorm.decode.options import DecodingOptions
 from addnorm.tasks.base import (
     LossMeans,
@@ -121,7 +122,7 @@ def make_split_batches(
 
 def iter_on_device(run: RunProtocol, batches: BatchIterator) -> Iterator[Batch]:
     """Yield the batches of one epoch on the device of the run's model."""
-    device = next(run.model.parameters()).device
+    device = model_device(run.model)
     for batch, _ in batches.epoch():
         yield batch.to(device)
 

@@ -13,8 +13,9 @@ from addnorm.data.corpus import Corpus, Record
 from addnorm.data.demo import lm as demo
 from addnorm.data.tokenizer import START
 from addnorm.decode.batching import decode
+from addnorm.decode.engine import length_limits
 from addnorm.decode.options import DecodingOptions
-from addnorm.decode.stepper import Sentence, max_positions
+from addnorm.decode.stepper import Sentence
 from addnorm.tasks.base import (
     Example,
     ProgressCallback,
@@ -170,7 +171,7 @@ def _iter_generated(
     chunk: int,
     warnings: InputWarnings,
 ) -> Iterator[list[GeneratedText]]:
-    positions = max_positions(run.model.stacks[-1])
+    _, positions = length_limits(run.model)
     max_prompt = options.max_source
     if positions is not None:
         new_tokens = min(options.max_new, max(1, positions // 2))

@@ -23,6 +23,7 @@ from addnorm.data.batches import (
 from addnorm.data.corpus import Corpus, Record
 from addnorm.data.tokenizer import END, MASK, START, Tokenizer
 from addnorm.decode.batching import batch_sentences
+from addnorm.decode.engine import model_device
 from addnorm.decode.options import DecodingOptions
 from addnorm.decode.stepper import Sentence, pad_tokens
 from addnorm.tasks.base import (
@@ -250,7 +251,7 @@ def _predict_masks(
     """Yield the candidates of each mask of each row."""
     tokenizer = run.tokenizer
     num_specials = len(tokenizer.specials)
-    inputs, mask = pad_tokens(rows, next(run.model.parameters()).device)
+    inputs, mask = pad_tokens(rows, model_device(run.model))
     with torch.inference_mode():
         logits = run.model(inputs, mask=mask)
     for row, ids in enumerate(rows):

@@ -1,0 +1,31 @@
+"""`--to onnx`: graphs for ONNX Runtime."""
+
+from pathlib import Path
+from typing import ClassVar
+
+from addnorm.decode.engine import InferenceEngine
+from addnorm.exporters.report import ExportReport
+from addnorm.exporters.source import ExportSource
+from addnorm.exporters.targets.base import (
+    ALL_KINDS,
+    ExportOptions,
+    ExportTarget,
+    PreparedExport,
+)
+
+
+class OnnxTarget(ExportTarget):
+    """Graphs in the ONNX format, run by ONNX Runtime."""
+
+    name, title = "onnx", "ONNX Runtime"
+    packages: ClassVar = ("onnx", "onnxruntime", "onnxscript")
+    kinds: ClassVar = ALL_KINDS
+
+    def prepare(self, source: ExportSource, options: ExportOptions) -> PreparedExport:
+        return PreparedExport(model=source.model, form=source.wiring, options=options)
+
+    def write(self, prepared: PreparedExport, source: ExportSource, folder: Path) -> None:
+        raise NotImplementedError
+
+    def open(self, folder: Path, report: ExportReport) -> InferenceEngine:
+        raise NotImplementedError
