@@ -54,11 +54,30 @@ def set_linear(spec: Any, weight: Tensor, bias: Tensor | None) -> None:
         spec.bias = to_array(bias)
 
 
+def check_stack(stack: Encoder | Decoder) -> None:
+    """Raise `ExportRefusedError` unless the form of a stack exists in CTranslate2."""
+    wiring, config, side = stack.wiring, stack.layer_config, stack.side
+    is_pair = "cross" in stack.plan.kinds
+    if type(wiring) not in (PostLN, PreLN, Sandwich, Parallel, PlainResidual):
+        raise refuse(side, f"the wiring {stack.wiring_call}")
+    if isinstance(wiring, Parallel) and (is_pair or side == "encoder"):
+        raise refuse(side, "parallel sub-layers in an encoder or with cross-attention")
+    for name, term in (("cap", "a cap of the attention logits"), ("window", "a window")):
+        if getattr(config, name) is not None:
+            raise refuse(side, f"{term} ({name}={getattr(config, name)})")
+    if config.persistent:
+        raise refuse(side, f"{config.persistent} persistent keys")
+    if isinstance(stack.positions, AlibiBias) and side == "encoder":
+        raise refuse(side, "ALiBi, which only decoders have")
+    if isinstance(stack.positions, T5Bias) and side == "decoder" and not is_pair:
+        raise refuse(side, "T5's relative positions, which it counts wrongly after a prompt")
+
+
 class StackWriter:
     """Writer of one stack.
 
     Args:
-        stack: an encoder or decoder whose wiring is plain
+        stack: an encoder or decoder that passed `check_stack`
         side: "encoder" or "decoder"
         norms: writer of norms
     """
@@ -68,33 +87,10 @@ class StackWriter:
         self.wiring, self.config, self.plan = stack.wiring, stack.layer_config, stack.plan
         self.dim, self.kinds = stack.plan.dim, stack.plan.kinds
         self.is_pair = "cross" in self.kinds
-        self._check()
         has_norm = not isinstance(stack.embed_norm, NoNorm)
-        site = f"the norm of the {side}'s embedding"
+        site = f"{side}.embed_norm"
         self.entry_scale = norms.input_scale(stack.embed_norm, site) if has_norm else 1.0
         """Factor on embedding and positions that gives their norm the epsilon of the model."""
-
-    def _check(self) -> None:
-        wiring, side = self.wiring, f"the {self.side}"
-        plain = (PostLN, PreLN, Sandwich, Parallel, PlainResidual)
-        if type(wiring) not in plain:
-            raise refuse(side, f"the wiring {self.plan_wiring}, which does not fold")
-        if isinstance(wiring, Parallel) and self.is_pair:
-            raise refuse(side, "parallel sub-layers with cross-attention")
-        if isinstance(wiring, Parallel) and self.side == "encoder":
-            raise refuse(side, "parallel sub-layers, which only decoders have there")
-        for name, term in (("cap", "a cap of the attention logits"), ("window", "a window")):
-            if getattr(self.config, name) is not None:
-                raise refuse(side, f"{term} ({name}={getattr(self.config, name)})")
-        if self.config.persistent:
-            raise refuse(side, f"{self.config.persistent} persistent keys")
-        if isinstance(self.stack.positions, AlibiBias) and self.side == "encoder":
-            raise refuse(side, "ALiBi, which only decoders have there")
-
-    @property
-    def plan_wiring(self) -> str:
-        """Call string of the wiring."""
-        return str(self.stack.arrangement["wiring"])
 
     def build(self, *, num_embeddings: int = 1) -> Any:
         """Return the specification of the stack without embedding and positions."""
@@ -141,17 +137,16 @@ class StackWriter:
         final = getattr(wiring, "final_norm", None)
         if final is not None and not isinstance(final, NoNorm):
             # The engine applies it wherever it exists, after Post-LN, too.
-            vars(spec)["layer_norm"] = self.norms.make(final, "the final norm", self.dim)
+            vars(spec)["layer_norm"] = self.norms.make(final, f"{self.side}.final_norm", self.dim)
         if not isinstance(self.stack.embed_norm, NoNorm):
-            site_name = f"the norm of the {self.side}'s embedding"
             vars(spec)["layernorm_embedding"] = self.norms.make(
-                self.stack.embed_norm, site_name, self.dim
+                self.stack.embed_norm, f"{self.side}.embed_norm", self.dim
             )
         return spec
 
     def _set_site(self, layer: Any, number: int, kind: str, index: int) -> None:
         name, norm_name, outer_name = ATTRIBUTES[kind]
-        site = f"{kind} sub-layer of layer {number} of the {self.side}"
+        site = f"{self.side} layer {number}, {kind}"
         sublayer, spec, wiring = self.stack.sublayers[index], getattr(layer, name), self.wiring
         scale = 1.0
         if isinstance(wiring, Sandwich):
@@ -230,7 +225,7 @@ class StackWriter:
         if rotary.scaling == "linear":
             kind = import_ctranslate2().specs.attention_spec.RotaryScalingType.Linear
             return options | {"rotary_scaling_type": kind, "rotary_scaling_factor": rotary.factor}
-        raise refuse(f"the positions of the {self.side}", f"rotary scaling {rotary.scaling}")
+        raise refuse(f"{self.side}.positions", f"rotary scaling {rotary.scaling}")
 
     def set_positions(self, spec: Any, max_length: int) -> None:
         """Store absolute positions as a table."""
@@ -238,13 +233,13 @@ class StackWriter:
         if isinstance(positions, RotaryPositions | T5Bias | AlibiBias):
             return
         if isinstance(positions, LearnedPositions):
-            table = positions.table
+            table: Tensor = positions.table
         elif isinstance(positions, NoPositions | SinusoidalPositions):
             # Without a table, the engine would add sinusoids of its own.
             zeros = torch.zeros(1, max_length, self.dim)
             table = positions.add(zeros, torch.arange(max_length))[0]
         else:
-            raise refuse(f"the {self.side}", f"positions {self.stack.positions_call}")
+            raise refuse(f"{self.side}.positions", str(self.stack.positions_call))
         spec.position_encodings.encodings = to_array(table * self.entry_scale)
 
 
@@ -262,7 +257,7 @@ def _stack_rows(parts: list[tuple[Tensor, Tensor | None]]) -> tuple[Tensor, Tens
     return weight, torch.cat(biases)
 
 
-def count_positions(stack: Encoder | Decoder, max_length: int) -> int | None:
+def count_stack_positions(stack: Encoder | Decoder, max_length: int) -> int | None:
     """Return the number of positions that are stored for a stack; None if there is no table."""
     positions = stack.positions
     if isinstance(positions, RotaryPositions | T5Bias | AlibiBias):

@@ -41,12 +41,12 @@ def read_norm(norm: nn.Module, site: str) -> PlainNorm | None:
     params = norm.kernel_params() if isinstance(norm, LayerNorm | RMSNorm) else None
     if params is None or not isinstance(norm, LayerNorm | RMSNorm):
         name = str(norm) if isinstance(norm, LayerNorm | RMSNorm) else type(norm).__name__
-        raise refuse(site, f"the norm {name}; CTranslate2 has LayerNorm and RMSNorm")
+        raise refuse(site, f"the norm {name}")
     gain = torch.ones(norm.dim) if params.weight is None else params.weight.detach()
     bias = None if params.bias is None else params.bias.detach()
     if isinstance(norm, RMSNorm):
         if bias is not None:
-            raise refuse(site, "an RMSNorm with a bias; CTranslate2's has none")
+            raise refuse(site, "an RMSNorm with a bias")
         return PlainNorm(gain, None, norm.eps)
     return PlainNorm(gain, torch.zeros(norm.dim) if bias is None else bias, norm.eps)
 
@@ -68,21 +68,21 @@ class NormWriter:
         for stack in model.stacks:
             modules = [*getattr(stack.wiring, "norms", ())]
             final = getattr(stack.wiring, "final_norm", None)
-            sites = [f"norm {index} of the {stack.side}" for index in range(len(modules))]
+            sites = [f"{stack.side} norm {index}" for index in range(len(modules))]
             modules += [] if final is None else [final]
-            norms = map(read_norm, modules, [*sites, f"the final norm of the {stack.side}"])
-            for site, norm in zip([*sites, f"the end of the {stack.side}"], norms, strict=False):
+            norms = map(read_norm, modules, [*sites, f"{stack.side}.final_norm"])
+            for site, norm in zip([*sites, f"{stack.side}.final_norm"], norms, strict=False):
                 if norm is None:
                     without_norm.append(site)
                 else:
-                    epsilons.setdefault(norm.eps, f"the {stack.side}")
-            without_norm += [] if sites else [f"the {stack.side}"]
+                    epsilons.setdefault(norm.eps, stack.side)
+            without_norm += [] if sites else [stack.side]
         if without_norm and epsilons:
             other = next(iter(epsilons.values()))
-            raise refuse(without_norm[0], f"no norm, and norms elsewhere in {other}")
+            raise refuse(without_norm[0], f"no norm, with norms elsewhere in the {other}")
         if len(epsilons) > 1:
             listed = " and ".join(f"{eps:g} in {site}" for eps, site in epsilons.items())
-            raise refuse("the norms", f"epsilons of {listed}; CTranslate2 has one for a model")
+            raise refuse("norms", f"epsilons of {listed}, where it has one for a model")
         return cls(next(iter(epsilons), STAND_IN_GAIN**2), bool(without_norm))
 
     def input_scale(self, norm: nn.Module, site: str) -> float:

@@ -5,14 +5,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from addnorm.core.errors import UserError
+from addnorm.core.errors import ExportRefusedError
 
 
-def refuse(site: str, term: str) -> UserError:
-    """Return the error for a part of a model that CTranslate2 cannot express."""
-    return UserError(
-        f"{site}: expected a form that CTranslate2 has, got {term}; use --to onnx or --to hf"
-    )
+def refuse(site: str, term: str, way_out: str = "use --to onnx") -> ExportRefusedError:
+    """Return the error for a part of a model that CTranslate2 cannot express.
+
+    >>> print(refuse("encoder", "ALiBi, which only decoders have"))
+    encoder: ALiBi, which only decoders have; CTranslate2 cannot express it; use --to onnx
+    """
+    return ExportRefusedError(f"{site}: {term}; CTranslate2 cannot express it; {way_out}")
 
 
 def to_array(tensor: Tensor) -> Any:

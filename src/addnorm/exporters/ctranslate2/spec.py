@@ -13,7 +13,12 @@ import torch
 from torch import Tensor
 
 from addnorm.data.tokenizer import END, SPECIALS, START, UNKNOWN
-from addnorm.exporters.ctranslate2.layers import StackWriter, count_positions, set_linear
+from addnorm.exporters.ctranslate2.layers import (
+    StackWriter,
+    check_stack,
+    count_stack_positions,
+    set_linear,
+)
 from addnorm.exporters.ctranslate2.library import import_ctranslate2
 from addnorm.exporters.ctranslate2.norms import NormWriter
 from addnorm.exporters.ctranslate2.refusal import refuse, to_array
@@ -30,6 +35,7 @@ def build_spec(
     *,
     max_length: int = MAX_LENGTH,
     add_source_end: bool = True,
+    end: int = END,
 ) -> Any:
     """Return the CTranslate2 specification of a plain model, with its weights in float32.
 
@@ -38,11 +44,14 @@ def build_spec(
         tokens: names of the tokens, in the order of their ids; generic names if None
         max_length: positions to store, unless they are learned
         add_source_end: whether the engine appends the end token to a source (Seq2Seq)
+        end: token that ends a text
 
     Raises:
         UserError: CTranslate2 cannot express the model
     """
     specs = import_ctranslate2().specs
+    for stack in model.stacks:
+        check_stack(stack)
     norms = NormWriter.from_model(model)
     if isinstance(model, Seq2Seq):
         encoder = _build_encoder(model, norms, max_length)
@@ -61,26 +70,23 @@ def build_spec(
         spec.register_vocabulary(_name_tokens(tokens, model.config.vocab))
     else:
         what = "images" if model.config.image is not None else f"kind {model.config.kind!r}"
-        raise refuse("the model", f"{what}, for which CTranslate2 has no specification")
-    spec.config.bos_token, spec.config.eos_token = SPECIALS[START], SPECIALS[END]
+        raise refuse("model", what)
+    spec.config.bos_token, spec.config.eos_token = SPECIALS[START], SPECIALS[end]
     spec.config.unk_token = SPECIALS[UNKNOWN]
     spec.config.layer_norm_epsilon = norms.eps
-    spec.config.add_attribute("addnorm_kind", _engine_kind(model))
-    spec.config.add_attribute("max_length", _stored_positions(model, max_length))
     return spec
 
 
 def _name_tokens(tokens: Sequence[str] | None, vocab: int | None) -> list[str]:
     assert vocab is not None
     if vocab < len(SPECIALS):
-        raise refuse("the embedding", f"a vocabulary of {vocab}, below the special tokens")
+        raise refuse("embed", f"{vocab} tokens, fewer than the special ones")
     if tokens is None:
         return [*SPECIALS, *(f"<{index}>" for index in range(len(SPECIALS), vocab))]
     names = list(tokens)
     if len(names) != vocab or len(set(names)) != vocab:
         raise refuse(
-            "the tokenizer",
-            f"{len(set(names))} different tokens for an embedding of {vocab} rows",
+            "tokenizer", f"{len(set(names))} different tokens for an embedding of {vocab} rows"
         )
     return names
 
@@ -150,11 +156,7 @@ def head_tensors(model: Model) -> dict[str, Tensor]:
     return {name: value.to(torch.float32).contiguous() for name, value in state.items()}
 
 
-def _engine_kind(model: Model) -> str:
-    return model.config.kind if isinstance(model, Seq2Seq | LanguageModel) else "encoder"
-
-
-def _stored_positions(model: Model, max_length: int) -> int | None:
-    """Return the number of stored positions; None if positions have no limit."""
-    lengths = [count_positions(stack, max_length) for stack in model.stacks]
-    return min((length for length in lengths if length is not None), default=None)
+def count_positions(model: Model, max_length: int = MAX_LENGTH) -> list[int | None]:
+    """Return the number of stored positions of the first and the last stack; None without any."""
+    lengths = [count_stack_positions(stack, max_length) for stack in model.stacks]
+    return [lengths[0], lengths[-1]]

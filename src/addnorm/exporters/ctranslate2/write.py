@@ -11,7 +11,7 @@ from addnorm.exporters.ctranslate2.library import import_ctranslate2
 from addnorm.exporters.ctranslate2.spec import head_tensors
 from addnorm.models import Model
 
-QUANTIZATIONS = ("float32", "int8", "int8_float32", "int16", "float16", "bfloat16")
+QUANTIZATIONS = ("float32", "int8", "float16", "bfloat16")
 SAFE_INT8, FULL_INT8 = 63, 127
 """Largest int8 weight. Without VNNI instructions the sum of two products of an unsigned and a
 signed byte is kept in 16 bits and saturates beyond 64 * 255 * 2; within 63 it never does."""
@@ -36,9 +36,10 @@ def write_spec(
         raise UserError(f"int8_range: expected {SAFE_INT8} or {FULL_INT8}, got {int8_range!r}")
     spec.validate()
     spec._alias_variables()
-    if quantize.startswith("int8"):
+    if quantize == "int8":
         _quantize_int8(spec, int8_range)
-    spec._quantize(quantize)
+    else:
+        spec._quantize(quantize)
     spec.save(str(folder))
     head = head_tensors(model)
     if head:

@@ -1,7 +1,7 @@
 """Stock classes of transformers that a plain model can become, and their configs.
 
-A writer is the inverse of the reader of a family: it sets the fields that the config of transformers
-has. It need not check whether the rest fits, because the config is read back and compared.
+A writer is the inverse of the reader of a family: it sets the fields that the config of
+transformers has. It need not check whether the rest fits, because the config is read back.
 """
 
 from collections.abc import Callable, Mapping
@@ -305,7 +305,7 @@ def _gpt_neox(f: Facts) -> dict[str, Any]:
 
 def _bloom(f: Facts) -> dict[str, Any]:
     c = f.config
-    own = {"n_layer": c.depth, "n_head": c.heads, "hidden_dropout": c.dropout}
+    own: dict[str, Any] = {"n_layer": c.depth, "n_head": c.heads, "hidden_dropout": c.dropout}
     own |= {"layer_norm_epsilon": f.eps, "vocab_size": c.vocab, "hidden_size": c.dim}
     return own | {"tie_word_embeddings": f.tied(factor=1.0), **TOKENS}
 
@@ -361,5 +361,3 @@ STOCK_CLASSES = {
     )
 }
 """Classes by `model_type`, in the order in which they are tried."""
-
-

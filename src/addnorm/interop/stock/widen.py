@@ -60,7 +60,9 @@ def _dtype(model: Model) -> torch.dtype:
 def _check_fields(ours: Config, theirs: Config) -> None:
     for name in EQUAL_FIELDS:
         if getattr(ours, name) != getattr(theirs, name):
-            raise StockMismatchError(f"{name}={getattr(theirs, name)!r}, not {getattr(ours, name)!r}")
+            raise StockMismatchError(
+                f"{name}={getattr(theirs, name)!r}, not {getattr(ours, name)!r}"
+            )
     if (ours.encoder_depth or ours.depth) != (theirs.encoder_depth or theirs.depth):
         raise StockMismatchError(f"encoder_depth={theirs.encoder_depth or theirs.depth}")
     if theirs.tied and (not ours.tied or ours.embedding_factor != theirs.embedding_factor):
@@ -160,14 +162,20 @@ class _Filler:
             self.used.add(table)
         elif isinstance(source, RotaryPositions) and isinstance(target, RotaryPositions):
             if _settings(source, "layout") != _settings(target, "layout"):
-                raise StockMismatchError(f"positions {theirs.positions_call}, not {ours.positions_call}")
+                raise StockMismatchError(
+                    f"positions {theirs.positions_call}, not {ours.positions_call}"
+                )
         elif _settings(source) != _settings(target):
-            raise StockMismatchError(f"positions {theirs.positions_call}, not {ours.positions_call}")
+            raise StockMismatchError(
+                f"positions {theirs.positions_call}, not {ours.positions_call}"
+            )
 
     def _fill_attention(self, ours: Encoder | Decoder, theirs: Encoder | Decoder) -> None:
         """Write queries and keys: scale, layout of rotary positions, number of key heads."""
         name = _name(self.wide, theirs)
-        for index, (source, target) in enumerate(zip(ours.sublayers, theirs.sublayers, strict=True)):
+        for index, (source, target) in enumerate(
+            zip(ours.sublayers, theirs.sublayers, strict=True)
+        ):
             if not isinstance(source, MultiHeadAttention):
                 continue
             assert isinstance(target, MultiHeadAttention)
@@ -267,5 +275,3 @@ def _describe(norm: nn.Module) -> str:
 
 def _name(model: Model, stack: nn.Module) -> str:
     return next(name for name, module in model.named_modules() if module is stack)
-
-
