@@ -73,8 +73,7 @@ class Facts:
         options = call.options if call.name == "rotary" else {}
         values: dict[str, Any] = {"rope_theta": options.get("base", 10000.0)}
         values["rope_type"] = kind = options.get("scaling", "default").replace("none", "default")
-        if "share" in options:
-            values["partial_rotary_factor"] = options["share"]
+        values["partial_rotary_factor"] = options.get("share", 1.0)
         if kind != "default":
             values["factor"] = options.get("factor", 8.0)
         if kind == "llama3":
@@ -162,10 +161,9 @@ def _gemma(f: Facts, **changes: Any) -> dict[str, Any]:
 
 def _gemma2(f: Facts) -> dict[str, Any]:
     c = f.config
-    scale = f.head_dim if c.scale is None else c.scale**-2
     return _gemma(
         f,
-        query_pre_attn_scalar=scale,
+        query_pre_attn_scalar=f.head_dim,
         attn_logit_softcapping=c.cap,
         final_logit_softcapping=c.head_cap,
         **_layer_types(f),
@@ -180,6 +178,14 @@ def _layer_llama(f: Facts, **changes: Any) -> dict[str, Any]:
     return _windowed(f) | own | changes
 
 
+def _cohere(f: Facts) -> dict[str, Any]:
+    return _layer_llama(f, logit_scale=f.config.head_factor)
+
+
+def _exaone4(f: Facts) -> dict[str, Any]:
+    return _windowed(f, layer_types=["full_attention"] * f.config.depth)
+
+
 def _gpt2(f: Facts) -> dict[str, Any]:
     c = f.config
     return {
@@ -190,7 +196,7 @@ def _gpt2(f: Facts) -> dict[str, Any]:
         "n_head": c.heads,
         "n_inner": f.ffn_dim,
         "activation_function": f.activation,
-        "afn": f.activation,
+        "afn": {"gelu_tanh": "gelu", "silu": "swish"}.get(c.activation, c.activation),
         "layer_norm_epsilon": f.eps,
         "scale_attn_weights": c.scale != 1.0,
         "rotary_dim": int(f.rope.get("partial_rotary_factor", 1.0) * f.head_dim),
@@ -345,14 +351,14 @@ STOCK_CLASSES = {
         StockClass("gemma", _causal("Gemma"), _gemma),
         StockClass("gemma2", _causal("Gemma2"), _gemma2),
         StockClass("olmo2", _causal("Olmo2"), _llama),
-        StockClass("exaone4", _causal("Exaone4"), _windowed),
+        StockClass("exaone4", _causal("Exaone4"), _exaone4),
         StockClass("glm4", _causal("Glm4"), _llama),
         StockClass("olmo", _causal("Olmo"), _llama),
         StockClass("starcoder2", _causal("Starcoder2"), _layer_llama),
         StockClass("stablelm", _causal("StableLm"), _layer_llama),
         StockClass("gpt_neox", _causal("GPTNeoX"), _gpt_neox),
         StockClass("phi", _causal("Phi"), _layer_llama),
-        StockClass("cohere", _causal("Cohere"), _layer_llama),
+        StockClass("cohere", _causal("Cohere"), _cohere),
         StockClass("gptj", _causal("GPTJ"), _gpt2),
         StockClass("bloom", _causal("Bloom"), _bloom),
         StockClass("bert", _encoder("Bert"), _bert),

@@ -18,8 +18,12 @@ from addnorm.norms.none import NoNorm
 from addnorm.norms.rms import RMSNorm
 from addnorm.stacks import Decoder, Encoder
 from addnorm.sublayers.multihead import MultiHeadAttention
-from addnorm.sublayers.positions import LearnedPositions, NoPositions, Positions
-from addnorm.sublayers.positions import SinusoidalPositions
+from addnorm.sublayers.positions import (
+    LearnedPositions,
+    NoPositions,
+    Positions,
+    SinusoidalPositions,
+)
 from addnorm.sublayers.rotary import RotaryPositions
 
 EQUAL_FIELDS = (
@@ -31,7 +35,16 @@ EQUAL_FIELDS = (
 
 
 class StockMismatchError(UserError):
-    """A stock class lacks a part of a model; the message names it."""
+    """A stock class lacks a part of a model; the message names it.
+
+    Attributes:
+        progress: what the class has of the model: 0 not even the wiring, 1 not the norms, 2 not the
+            positions, 4 all of these
+    """
+
+    def __init__(self, message: str, progress: int = 4) -> None:
+        super().__init__(message)
+        self.progress = progress
 
 
 def widen(model: Model, config: Config, *, offset: int = 0) -> Model:
@@ -45,7 +58,11 @@ def widen(model: Model, config: Config, *, offset: int = 0) -> Model:
     Raises:
         StockMismatchError: the config cannot express the model
     """
-    _check_fields(model.config, config)
+    if model.config.kind != config.kind:
+        raise StockMismatchError(f"kind={config.kind!r}", 0)
+    narrow = build(config, device="meta")
+    for ours, theirs in zip(model.stacks, narrow.stacks, strict=True):
+        _check_wiring(ours, theirs)
     wide = build(config, device="meta").to_empty(device="cpu").to(_dtype(model))
     with torch.no_grad():
         state = _Filler(model, wide, offset).fill()
@@ -69,6 +86,18 @@ def _check_fields(ours: Config, theirs: Config) -> None:
         raise StockMismatchError("a head that shares the table of the embedding")
 
 
+def _check_wiring(ours: Encoder | Decoder, theirs: Encoder | Decoder) -> None:
+    same = type(ours.wiring) is type(theirs.wiring)
+    same &= getattr(ours.wiring, "shared", None) == getattr(theirs.wiring, "shared", None)
+    for attribute in ("final_norm", "norms", "outer_norms"):
+        pair = (getattr(each.wiring, attribute, None) for each in (ours, theirs))
+        same &= len({None if each is None else attribute for each in pair}) == 1
+    if not same:
+        raise StockMismatchError(
+            f"the wiring {theirs.wiring_call} in the {ours.side}, not {ours.wiring_call}", 0
+        )
+
+
 class _Filler:
     """Computation of the weights of the wide model."""
 
@@ -82,10 +111,11 @@ class _Filler:
         for name, module in self.wide.named_modules():
             if isinstance(module, Norm):
                 self._fill_norm(name, module)
-        stacks = zip(self.model.stacks, self.wide.stacks, strict=True)
-        for ours, theirs in stacks:
-            self._check_wiring(ours, theirs)
+        pairs = list(zip(self.model.stacks, self.wide.stacks, strict=True))
+        for ours, theirs in pairs:
             self._fill_positions(ours, theirs)
+        _check_fields(self.model.config, self.wide.config)
+        for ours, theirs in pairs:
             self._fill_attention(ours, theirs)
         self._fill_embedding()
         for name, value in self.wide.state_dict().items():
@@ -116,14 +146,14 @@ class _Filler:
         try:
             ours = self.model.get_submodule(name)
         except AttributeError:
-            raise StockMismatchError(f"the norm {name}, which the model lacks") from None
+            raise StockMismatchError(f"the norm {name}, which the model lacks", 1) from None
         if isinstance(ours, NoNorm) and isinstance(norm, NoNorm):
             return
         is_same = type(ours) is type(norm) and isinstance(ours, AffineNorm)
         for attribute in ("eps", "var", "eps_mode", "k"):
             is_same &= getattr(ours, attribute, None) == getattr(norm, attribute, None)
         if not is_same or not isinstance(ours, AffineNorm) or not isinstance(norm, AffineNorm):
-            raise StockMismatchError(f"{_describe(norm)} at {name}, not {_describe(ours)}")
+            raise StockMismatchError(f"{_describe(norm)} at {name}, not {_describe(ours)}", 1)
         ones, zeros = torch.ones(norm.dim), torch.zeros(norm.dim)
         gain = ones if ours.weight is None else ours.weight + getattr(ours, "gain_offset", 0.0)
         bias = zeros if ours.bias is None else ours.bias
@@ -136,16 +166,6 @@ class _Filler:
             self.result[f"{name}.bias"] = bias
         elif bool(bias.any()):
             raise StockMismatchError(f"no bias of the norm {name}")
-
-    def _check_wiring(self, ours: Encoder | Decoder, theirs: Encoder | Decoder) -> None:
-        same = type(ours.wiring) is type(theirs.wiring)
-        same &= getattr(ours.wiring, "shared", None) == getattr(theirs.wiring, "shared", None)
-        for attribute in ("final_norm", "norms", "outer_norms"):
-            pair = (getattr(each.wiring, attribute, None) for each in (ours, theirs))
-            same &= len({None if each is None else attribute for each in pair}) == 1
-        if not same:
-            names = [each.arrangement["wiring"] for each in (theirs, ours)]
-            raise StockMismatchError(f"the wiring {names[0]} in the {ours.side}, not {names[1]}")
 
     def _fill_positions(self, ours: Encoder | Decoder, theirs: Encoder | Decoder) -> None:
         source, target, name = ours.positions, theirs.positions, f"{_name(self.wide, theirs)}."
@@ -162,13 +182,9 @@ class _Filler:
             self.used.add(table)
         elif isinstance(source, RotaryPositions) and isinstance(target, RotaryPositions):
             if _settings(source, "layout") != _settings(target, "layout"):
-                raise StockMismatchError(
-                    f"positions {theirs.positions_call}, not {ours.positions_call}"
-                )
+                raise _positions_mismatch(ours, theirs)
         elif _settings(source) != _settings(target):
-            raise StockMismatchError(
-                f"positions {theirs.positions_call}, not {ours.positions_call}"
-            )
+            raise _positions_mismatch(ours, theirs)
 
     def _fill_attention(self, ours: Encoder | Decoder, theirs: Encoder | Decoder) -> None:
         """Write queries and keys: scale, layout of rotary positions, number of key heads."""
@@ -252,6 +268,11 @@ class _Filler:
                 raise StockMismatchError(f"head_scale={theirs.head_factor}, not {ours.head_factor}")
             self._put("head.table", model.head.rows(model.embed) * factor)
             self.used.add("head.table")
+
+
+def _positions_mismatch(ours: Encoder | Decoder, theirs: Encoder | Decoder) -> StockMismatchError:
+    calls = theirs.positions_call, ours.positions_call
+    return StockMismatchError(f"positions {calls[0]}, not {calls[1]}", 2)
 
 
 def _settings(module: nn.Module, *ignored: str) -> dict[str, Any]:
