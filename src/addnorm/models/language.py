@@ -120,15 +120,16 @@ class PrefixLM(Model):
             prefix: length of the prefix, one integer or (B)
             mask: (B, L) boolean, True at valid tokens
         """
+        batch = ids.shape[0]
         if isinstance(prefix, int):
-            prefix = torch.full((len(ids),), prefix, device=ids.device)
+            prefix = torch.full((batch,), prefix, device=ids.device)
         if (
             not isinstance(prefix, Tensor)
-            or prefix.shape != (len(ids),)
-            or bool((prefix < 0).any())
+            or prefix.shape != (batch,)
+            or (not torch.compiler.is_compiling() and bool((prefix < 0).any()))
         ):
             raise UserError(
-                f"prefix: expected an integer >= 0, or one for each of {len(ids)} sequences, got "
+                f"prefix: expected an integer >= 0, or one for each of {batch} sequences, got "
                 f"{prefix!r}"
             )
         visible = masks.prefix_mask(prefix, ids.shape[1])
