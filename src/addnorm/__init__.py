@@ -7,7 +7,17 @@ if TYPE_CHECKING:
     from addnorm.comparison import Comparison, Study
     from addnorm.core import UserError
     from addnorm.exporters import export, fold
-    from addnorm.interop import from_hf
+    from addnorm.interop import (
+        AddnormConfig,
+        AddnormForCausalLM,
+        AddnormForMaskedLM,
+        AddnormForSeq2SeqLM,
+        AddnormForSequenceClassification,
+        from_hf,
+        save_hf,
+        to_hf,
+    )
+    from addnorm.loading import load
     from addnorm.models import (
         Classifier,
         Config,
@@ -16,7 +26,6 @@ if TYPE_CHECKING:
         PrefixLM,
         Seq2Seq,
         build,
-        load,
     )
     from addnorm.norms import Norm, make_norm
     from addnorm.report.comparison.run_and_report import compare
@@ -30,6 +39,11 @@ __version__ = "0.1.0"
 # Where each public name lives. They are imported on first use, so that `import addnorm` and
 # `addnorm --help` do not wait for torch.
 _HOME = {
+    "AddnormConfig": "addnorm.interop",
+    "AddnormForCausalLM": "addnorm.interop",
+    "AddnormForMaskedLM": "addnorm.interop",
+    "AddnormForSeq2SeqLM": "addnorm.interop",
+    "AddnormForSequenceClassification": "addnorm.interop",
     "Classifier": "addnorm.models",
     "Comparison": "addnorm.comparison",
     "Config": "addnorm.models",
@@ -56,7 +70,9 @@ _HOME = {
     "export": "addnorm.exporters",
     "fold": "addnorm.exporters",
     "from_hf": "addnorm.interop",
-    "load": "addnorm.models",
+    "load": "addnorm.loading",
+    "save_hf": "addnorm.interop",
+    "to_hf": "addnorm.interop",
     "make_norm": "addnorm.norms",
 }
 _PACKAGES = (
@@ -66,6 +82,11 @@ _PACKAGES = (
 )
 
 __all__ = [
+    "AddnormConfig",
+    "AddnormForCausalLM",
+    "AddnormForMaskedLM",
+    "AddnormForSeq2SeqLM",
+    "AddnormForSequenceClassification",
     "Classifier",
     "Comparison",
     "Config",
@@ -95,6 +116,8 @@ __all__ = [
     "from_hf",
     "load",
     "make_norm",
+    "save_hf",
+    "to_hf",
 ]
 
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 
@@ -83,18 +83,8 @@ class TrainedRun:
                 f"{folder / files.TOKENIZER} is the tokenizer of another run; restore the "
                 "tokenizer that this run started with"
             )
-        if not isinstance(facts.get("model"), dict):
-            raise UserError(
-                f"{folder / files.ARRANGEMENT} describes no model; rerun the `addnorm train` "
-                "command to rewrite it"
-            )
         torch_device = pick_device(device)
-        weights = folder / files.CHECKPOINTS / f"step-{checkpoint.step}" / WEIGHTS_FILE
-        model = build_with_weights(
-            Config.from_dict(facts["model"]), checkpoint.tensors["model"], source=weights
-        )
-        # The average has no buffers, so it is loaded over the weights.
-        model.load_state_dict(checkpoint.tensors.get("average", {}), strict=False)
+        model = _build_model(folder, facts, checkpoint)
         for stack in model.stacks:
             stack.packed = True
         return cls(
@@ -107,6 +97,43 @@ class TrainedRun:
             torch_device,
             is_best,
         )
+
+
+def load_run_model(folder: str | Path) -> Model:
+    """Return the model of a run, or of one of its checkpoints, on the CPU in evaluation mode.
+
+    Args:
+        folder: folder of a run, whose best checkpoint is loaded, or `checkpoints/step-N` in one
+
+    Raises:
+        UserError: no run, no such checkpoint, or a damaged one
+    """
+    folder = Path(folder).resolve()
+    if (folder / files.CONFIG).is_file():
+        run, checkpoint = folder, find_checkpoint(folder)[0]
+    else:
+        run, step = folder.parents[1], folder.name.removeprefix("step-")
+        loaded = checkpoints.load(folder.parent, int(step)) if step.isdecimal() else None
+        if loaded is None:
+            raise UserError(f"{folder}: expected a valid checkpoint; it is damaged or incomplete")
+        checkpoint = loaded
+    return _build_model(run, files.read_arrangement(run), checkpoint).eval()
+
+
+def _build_model(folder: Path, facts: dict[str, Any], checkpoint: Checkpoint) -> Model:
+    """Build the model of a run with the weights of a checkpoint, averaged ones if it has them."""
+    if not isinstance(facts.get("model"), dict):
+        raise UserError(
+            f"{folder / files.ARRANGEMENT} describes no model; rerun the `addnorm train` "
+            "command to rewrite it"
+        )
+    weights = folder / files.CHECKPOINTS / f"step-{checkpoint.step}" / WEIGHTS_FILE
+    model = build_with_weights(
+        Config.from_dict(facts["model"]), checkpoint.tensors["model"], source=weights
+    )
+    # The average has no buffers, so it is loaded over the weights.
+    model.load_state_dict(checkpoint.tensors.get("average", {}), strict=False)
+    return model
 
 
 def find_checkpoint(folder: Path, which: str = "best") -> tuple[Checkpoint, bool]:
