@@ -15,6 +15,8 @@ from addnorm.models import Config
 from addnorm.norms.base import registry as norms
 from addnorm.sublayers.positions import registry as positions
 
+MAX_LENGTH = 1024
+"""Rows of a table of positions if the model has no limit of its own."""
 TOKENS = {"pad_token_id": PAD, "bos_token_id": START, "eos_token_id": END}
 THEIR_ACTIVATIONS = {ours: theirs for theirs, ours in reversed(ACTIVATIONS.items())}
 THEIR_ACTIVATIONS |= {gated: THEIR_ACTIVATIONS[act] for act, gated in GATED_ACTIVATIONS.items()}

@@ -18,15 +18,13 @@ from addnorm.data.tokenizer import END, PAD, START, UNKNOWN
 from addnorm.interop.config_reader import ConfigReader
 from addnorm.interop.family import FAMILIES, PositionNumbering
 from addnorm.interop.hf import build_config
-from addnorm.interop.stock.classes import STOCK_CLASSES, Facts, StockClass
+from addnorm.interop.stock.classes import MAX_LENGTH, STOCK_CLASSES, Facts, StockClass
 from addnorm.interop.stock.widen import StockMismatchError, widen
 from addnorm.interop.transformers_compat import transformers_library
 from addnorm.interop.weight_mapping import WeightMapper
 from addnorm.models import Config, Model, Seq2Seq
 from addnorm.sublayers.positions import LearnedPositions
 
-MAX_LENGTH = 1024
-"""Positions that a table gets if the model has no limit of its own."""
 TOLERANCE = 1e-9
 """Largest difference of outputs in float64, relative to the largest output."""
 
@@ -233,7 +231,7 @@ def _generation_config(model: Model, end: int, facts: Facts) -> Any:
     if model.config.kind not in ("seq2seq", "lm"):
         return None
     forbidden = [token for token in (PAD, START, END, UNKNOWN) if token != end]
-    options: dict[str, Any] = {"max_length": min(facts.length, 256)}
+    options: dict[str, Any] = {"max_new_tokens": min(facts.length - 1, 256)}
     if model.config.kind == "seq2seq":
         options |= {"decoder_start_token_id": START, "early_stopping": False}
     return transformers.GenerationConfig(

@@ -161,11 +161,11 @@ class _Filler:
         if norm.weight is not None:
             self.result[f"{name}.weight"] = gain - getattr(norm, "gain_offset", 0.0)
         elif not torch.equal(gain, torch.ones_like(gain)):
-            raise StockMismatchError(f"no gain at {name}")
+            raise StockMismatchError(f"no gain at {name}", 1)
         if norm.bias is not None:
             self.result[f"{name}.bias"] = bias
         elif bool(bias.any()):
-            raise StockMismatchError(f"no bias of the norm {name}")
+            raise StockMismatchError(f"no bias of the norm {name}", 1)
 
     def _fill_positions(self, ours: Encoder | Decoder, theirs: Encoder | Decoder) -> None:
         source, target, name = ours.positions, theirs.positions, f"{_name(self.wide, theirs)}."
