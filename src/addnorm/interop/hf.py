@@ -24,6 +24,7 @@ from addnorm.interop.families import (
     fused_qkv,  # noqa: F401 registers its families
     gpt,  # noqa: F401 registers its families
     llama,  # noqa: F401 registers its families
+    modernbert,  # noqa: F401 registers its families
     seq2seq,  # noqa: F401 registers its families
     vision,  # noqa: F401 registers its families
 )

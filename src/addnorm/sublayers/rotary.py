@@ -3,6 +3,7 @@
 import math
 from typing import Literal
 
+import torch
 from torch import Tensor
 
 from addnorm.core.cards import Card
@@ -35,11 +36,18 @@ class RotaryPositions(Positions):
     layout: pair j is (j, j + R / 2) with "half" (GPT-NeoX, LLaMA), (2 j, 2 j + 1) with
         "interleaved" (the paper, GPT-J); weights of one are wrong in the other
     scaling: "linear" divides every f_j by factor; "llama3" those of wavelengths above length / low,
-        none below length / high, and interpolates in between
+        none below length / high, and interpolates in between; "yarn" divides pairs that turn fewer
+        than `slow` times within the length, none that turn more than `fast` times, interpolates
+        over j (its bounds rounded outwards unless truncate=False), and multiplies all rotated
+        features by `amplitude`, 0.1 log(factor) + 1 unless given
+    local_base: base of layers with a window, which are not scaled (Gemma 3, ModernBERT); `base` if
+        None
 
     Su et al. 2021, section 3.2; share: Black et al., GPT-NeoX-20B, 2022, arXiv 2204.06745; linear:
     Chen et al., Extending Context Window by Positional Interpolation, 2023, arXiv 2306.15595;
-    llama3: the released code of Llama 3.1.
+    llama3: the released code of Llama 3.1; yarn: Peng et al., YaRN: Efficient Context Window
+    Extension of Large Language Models, 2023, arXiv 2309.00071; local_base: Gemma Team, Gemma 3
+    Technical Report, 2025, arXiv 2503.19786.
     """
 
     # NOTE[DIFF]: the paper pairs neighbors, layout=interleaved; the default is the layout of most
@@ -54,13 +62,20 @@ class RotaryPositions(Positions):
         base: Base = 10000.0,
         share: Fraction = 1.0,
         layout: Literal["half", "interleaved"] = "half",
-        scaling: Literal["none", "linear", "llama3"] = "none",
+        scaling: Literal["none", "linear", "llama3", "yarn"] = "none",
         factor: Positive = 8.0,
         low: Positive = 1.0,
         high: Positive = 4.0,
         length: Count = 8192,
+        fast: Positive = 32.0,
+        slow: Positive = 1.0,
+        truncate: bool = True,
+        amplitude: Positive | None = None,
+        local_base: Base | None = None,
     ) -> None:
         super().__init__(dim, heads, head_dim, causal)
+        self.fast, self.slow, self.truncate, self.local_base = fast, slow, truncate, local_base
+        self.amplitude = amplitude
         self.base, self.share, self.layout = base, share, layout
         self.scaling, self.factor = scaling, factor
         self.low, self.high, self.length = low, high, length
@@ -75,16 +90,49 @@ class RotaryPositions(Positions):
             )
 
     def rotation(self, index: Tensor) -> Rotation:
-        angle = index.unsqueeze(-1) * self._scale_frequencies(
-            frequencies(self.rotary_dim, self.base, index)
-        )
-        return Rotation(angle.cos(), angle.sin(), self.layout == "interleaved")
+        f = self._scale_frequencies(frequencies(self.rotary_dim, self.base, index))
+        local = None
+        if self.local_base is not None:
+            local_f = frequencies(self.rotary_dim, self.local_base, index)
+            local = self._rotate_by(index.unsqueeze(-1) * local_f)
+        return self._rotate_by(index.unsqueeze(-1) * f, self._get_amplitude(), local)
+
+    def _rotate_by(
+        self, angle: Tensor, amplitude: float = 1.0, local: Rotation | None = None
+    ) -> Rotation:
+        cos, sin = angle.cos(), angle.sin()
+        if amplitude != 1:
+            cos, sin = cos * amplitude, sin * amplitude
+        return Rotation(cos, sin, self.layout == "interleaved", local)
+
+    def _get_amplitude(self) -> float:
+        if self.scaling != "yarn":
+            return 1.0
+        return self.amplitude or max(1.0, 0.1 * math.log(self.factor) + 1.0)
 
     def _scale_frequencies(self, f: Tensor) -> Tensor:
         if self.scaling == "none":
             return f
         if self.scaling == "linear":
             return f / self.factor
+        if self.scaling == "yarn":
+            return self._scale_by_pair(f)
         turns = self.length * f / (2 * math.pi)  # within the length that was trained
         kept = ((turns - self.low) / (self.high - self.low)).clamp(0, 1)
         return f * (kept + (1 - kept) / self.factor)
+
+    def _scale_by_pair(self, f: Tensor) -> Tensor:
+        """Divide the slow frequencies, as YaRN does; pairs in between are interpolated."""
+        first, last = (
+            self.rotary_dim
+            * math.log(self.length / (turns * 2 * math.pi))
+            / (2 * math.log(self.base))
+            for turns in (self.fast, self.slow)
+        )
+        if self.truncate:
+            first, last = math.floor(first), math.ceil(last)
+        first, last = max(first, 0), min(last, self.rotary_dim - 1)
+        last = last + 0.001 if first == last else last
+        pair = torch.arange(len(f), device=f.device, dtype=torch.float32)
+        kept = 1 - ((pair - first) / (last - first)).clamp(0, 1)
+        return f / self.factor * (1 - kept) + f * kept
