@@ -229,3 +229,16 @@ def test_vocabulary_must_fit_the_table():
     with pytest.raises(ExportRefusedError, match="tokenizer: 29 different tokens for an embedding"):
         build_spec(model, [f"{index}" for index in range(29)])
     assert re.match(r"<4>", build_spec(model)._vocabulary[4])
+
+
+FOLDED = ["deepnorm", "rezero", "rezero(post_norm=True)", "layer_scale", "ln_scaling", "fixup"]
+FOLDED += ["drop_path(deepnorm, rate=0.1)", "pre_ln(residual_multiplier=0.3)"]
+
+
+@pytest.mark.parametrize("wiring", FOLDED)
+def test_what_folds_is_exported(wiring, tmp_path):
+    model = make_model("seq2seq", wiring=wiring)
+    report = addnorm.export(model, to="ctranslate2", out=tmp_path / "out")
+    assert report.form in ("post_ln", "pre_ln", "none") and report.max_error < 1e-4
+    assert report.proof.greedy == (5, 5) == report.proof.beam
+    assert any(wiring.split("(")[0] in note for note in report.notes)

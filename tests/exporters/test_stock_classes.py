@@ -197,3 +197,19 @@ def test_requested_class_is_written_or_refused(tmp_path):
         addnorm.export(model, to="hf", out=tmp_path / "three", family="bert")
     with pytest.raises(UserError, match="--as: expected marian"):
         addnorm.export(model, to="hf", out=tmp_path / "three", family="lama")
+
+
+@pytest.mark.parametrize(
+    "wiring, form",
+    [
+        ("deepnorm", "MarianMTModel"),
+        ("layer_scale", "BlenderbotForConditionalGeneration"),
+        ("pre_ln(residual_multiplier=0.3)", "BlenderbotForConditionalGeneration"),
+        ("false_pre_ln(final_norm=True)", "BartForConditionalGeneration"),
+    ],
+)
+def test_what_folds_becomes_a_stock_class(wiring, form, tmp_path):
+    model = make_model("seq2seq", wiring=wiring)
+    report = addnorm.export(model, to="hf", out=tmp_path / "out")
+    assert report.form == form and report.grade == "exact" and report.max_error < 1e-4
+    assert report.proof.greedy == (5, 5) == report.proof.beam
