@@ -241,7 +241,10 @@ def run_lines(
         attention: file of the attention report; None for no report
     """
     if attention is not None:
+        from addnorm.tasks.attention_maps import get_observable_model
+
         check_attention_path(attention)
+        get_observable_model(run)
     examples: list[GeneratedText | LabelPrediction | FilledText] = []
     number = 0
     with progress_bar(description, shares_terminal=True) as tick:

@@ -18,7 +18,7 @@ from addnorm.exporters.report import ExportReport, Proof
 from addnorm.exporters.source import ExportSource, open_source
 from addnorm.exporters.targets import get_target
 from addnorm.exporters.targets.base import ExportOptions, ExportTarget, PreparedExport
-from addnorm.exporters.verify import measure_scores, verify_engine
+from addnorm.exporters.verify import measure_scores, verify_engine, verify_table
 from addnorm.models import Model
 from addnorm.train.environment import collect_versions
 
@@ -108,7 +108,7 @@ def _prove(
     folder: Path,
 ) -> Proof:
     if not isinstance(source.model, Model):
-        return target.verify_table(prepared, source, folder, report)
+        return verify_table(target, prepared, source, target.open_table(folder, report))
     engine = target.open(folder, report)
     proof = verify_engine(target, prepared, engine, source.model, collect_inputs(source))
     if prepared.grade == "approximate" and source.run is not None:

@@ -1,5 +1,6 @@
 """Exported folders opened for inference, with the interface of a trained run."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -52,6 +53,26 @@ def open_engine(folder: str | Path) -> InferenceEngine:
     target = get_target(report.target)
     target.check_packages()
     return target.open(Path(folder), report)
+
+
+def open_exported_estimator(folder: str | Path) -> tuple[Mapping[str, Any], Any]:
+    """Open an exported estimator.
+
+    Returns:
+        The name of the target and the types of CSV columns (`target`, `types`), and the estimator.
+
+    Raises:
+        UserError: it is not the export of an estimator, or files are missing or changed
+    """
+    folder = Path(folder)
+    report = ExportReport.read(folder)
+    target = get_target(report.target)
+    if report.kind != "table":
+        raise UserError(
+            f"{folder}: expected the export of an estimator, got that of a {report.kind} model"
+        )
+    target.check_packages()
+    return report.settings["table"], target.open_table(folder, report)
 
 
 def open_exported_run(folder: str | Path) -> ExportedRun:

@@ -34,6 +34,8 @@ class Proof:
     """Identical greedy outputs, of how many; None if the model generates nothing."""
     beam: tuple[int, int] | None = None
     """Identical outputs of beam search, likewise."""
+    labels: tuple[int, int] | None = None
+    """Identical predicted classes, likewise, for classifiers."""
     scores: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     """Metrics of the original and of the exported model by name, such as bleu."""
 

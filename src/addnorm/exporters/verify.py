@@ -2,6 +2,7 @@
 
 import math
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -11,6 +12,7 @@ from addnorm.decode.engine import InferenceEngine
 from addnorm.decode.options import DecodingOptions
 from addnorm.exporters.inputs import HeldOutInputs
 from addnorm.exporters.report import Proof
+from addnorm.exporters.source import ExportSource
 from addnorm.exporters.targets.base import ExportTarget, PreparedExport
 from addnorm.models import Model
 from addnorm.tasks.base import RunProtocol, get_run_task
@@ -37,6 +39,7 @@ def verify_engine(
         ExportMismatchError: the outputs differ by more than the tolerance
     """
     error, largest = 0.0, 0.0
+    same = total = 0
     for batch in inputs.batches:
         with torch.inference_mode():
             expected = target.outputs(original, batch).double()
@@ -50,6 +53,9 @@ def verify_engine(
         difference = (got - expected).abs().nan_to_num(math.inf)
         error = max(error, float(difference.max()) if difference.numel() else 0.0)
         largest = max(largest, float(expected.abs().max()) if expected.numel() else 0.0)
+        if original.config.kind == "classifier" and original.config.classes:
+            same += int((got.argmax(-1) == expected.argmax(-1)).sum())
+            total += expected.shape[0]
     tolerance = prepared.options.tolerance
     tolerance = target.tolerance(prepared, largest) if tolerance is None else tolerance
     check_error(target, error, tolerance, inputs.description)
@@ -62,6 +68,37 @@ def verify_engine(
         tolerance=tolerance,
         greedy=greedy,
         beam=beam,
+        labels=(same, total) if total else None,
+    )
+
+
+def verify_table(
+    target: ExportTarget, prepared: PreparedExport, source: ExportSource, exported: Any
+) -> Proof:
+    """Compare the outputs of an exported estimator with those of the original.
+
+    Args:
+        target: target of the export
+        prepared: what was written
+        source: the original
+        exported: the exported estimator, opened again
+
+    Raises:
+        ExportMismatchError: the outputs differ by more than the tolerance
+    """
+    from addnorm.exporters.tables import collect_rows, compare_rows  # scikit-learn is optional
+
+    description, cells = collect_rows(source)
+    error, largest, labels = compare_rows(source, exported.module_, cells)
+    tolerance = prepared.options.tolerance
+    tolerance = target.tolerance(prepared, largest) if tolerance is None else tolerance
+    check_error(target, error, tolerance, description)
+    return Proof(
+        inputs=description,
+        sequences=cells.num_rows,
+        max_error=error,
+        tolerance=tolerance,
+        labels=labels,
     )
 
 

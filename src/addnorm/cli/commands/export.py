@@ -85,9 +85,13 @@ def _print_report(report: "ExportReport") -> None:
         f"{proof.max_error:.2g} on {proof.inputs}, {proof.sequences} in all "
         f"(accepted: {proof.tolerance:.2g})",
     )
-    for name, counts in (("greedy", proof.greedy), ("beam", proof.beam)):
+    for name, counts in (
+        ("greedy outputs", proof.greedy),
+        ("beam outputs", proof.beam),
+        ("labels", proof.labels),
+    ):
         if counts is not None:
-            table.add_row(f"identical {name} outputs", f"{counts[0]} of {counts[1]}")
+            table.add_row(f"identical {name}", f"{counts[0]} of {counts[1]}")
     for name, (before, after) in proof.scores.items():
         table.add_row(name, f"{before:.4g} -> {after:.4g}")
     for note in report.notes:

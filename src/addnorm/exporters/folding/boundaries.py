@@ -7,11 +7,14 @@ import torch
 from torch import Tensor, nn
 
 from addnorm.exporters.folding import laws
+from addnorm.exporters.folding.norm_forms import L2_EPS
 from addnorm.models import Classifier, LanguageModel, MaskedLM, Seq2Seq
 from addnorm.models.embeddings import PatchEmbedding, TokenEmbedding, Unembedding
 from addnorm.stacks.transformer import TransformerStack
 from addnorm.sublayers.multihead import MultiHeadAttention
 from addnorm.sublayers.positions import LearnedPositions, SinusoidalPositions
+from addnorm.sublayers.qk_norm import HeadRMS, L2QueryKeyNorm
+from addnorm.wirings.normformer import NormFormer
 
 CoreModel = LanguageModel | MaskedLM | Seq2Seq | Classifier
 
@@ -62,6 +65,35 @@ def fold_attention_scale(work: Workspace) -> bool:
     for each in attentions:
         laws.scale_outputs([each.q_proj], scale * each.head_dim**0.5)
     work.changes["scale"] = None
+    return True
+
+
+def fold_qk_norm(work: Workspace) -> bool:
+    """g (q / |q|) . (k / |k|) = RMS(q; g / sqrt(K)) . RMS(k) / sqrt(K): QKNorm is rms_head."""
+    attentions = [each for each in work.model.modules() if isinstance(each, MultiHeadAttention)]
+    if not any(isinstance(each.qk_norm, L2QueryKeyNorm) for each in attentions):
+        return False
+    for each in attentions:
+        old = each.qk_norm
+        assert isinstance(old, L2QueryKeyNorm)
+        new = HeadRMS(each.heads, each.kv_heads, each.head_dim, eps=L2_EPS).double()
+        new.query_norm.get_parameter("weight").copy_(old.g * each.head_dim**-0.5)
+        each.qk_norm = new
+    work.changes["qk_norm"] = f"rms_head(eps={L2_EPS!r})"
+    return True
+
+
+def fold_head_scales(stack: TransformerStack, wiring: NormFormer) -> bool:
+    """Move NormFormer's scales of heads into columns of `out`, or into its rows (post)."""
+    if wiring.head_scale == "none":
+        return False
+    for key, g in wiring.g.items():
+        attention = stack.sublayers[int(key)]
+        out = laws.writer(attention)
+        if wiring.head_scale == "pre":
+            laws.scale_inputs([out], g.repeat_interleave(out.in_features // g.shape[0]))
+        else:
+            laws.scale_outputs([out], g.repeat_interleave(out.out_features // g.shape[0]))
     return True
 
 

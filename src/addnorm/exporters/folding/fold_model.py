@@ -28,6 +28,7 @@ from addnorm.norms.none import NoNorm
 from addnorm.stacks.transformer import TransformerStack
 from addnorm.sublayers import SelfAttention
 from addnorm.wirings.base import Wiring
+from addnorm.wirings.normformer import NormFormer
 
 MAX_LENGTH = 1024
 """Positions of a table that replaces sinusoids."""
@@ -99,6 +100,9 @@ def fold(model: Model, *, max_length: int = MAX_LENGTH) -> tuple[Model, list[Fol
             notes.append(FoldNote("model", f"table_norm {term}", "normalized rows written"))
         if boundaries.fold_attention_scale(work):
             notes.append(FoldNote("model", "scale", "moved into query weights"))
+        if boundaries.fold_qk_norm(work):
+            term, text = f"qk_norm {model.config.qk_norm}", "division by the length is rms_head"
+            notes.append(FoldNote("model", term, text, "rounding"))
         results = _fold_stacks(work, notes, max_length)
         notes += [
             FoldNote("model", name, "moved into its table")
@@ -259,11 +263,15 @@ def _keep_wiring(
     norms = {
         each: read_norm(module, stack.plan.norm)
         for each, module in wiring.named_modules()
-        if isinstance(module, Norm) and module.state_dict()
+        if isinstance(module, Norm) and not isinstance(module, NoNorm)
     }
     calls = {str(norm.call) for norm in norms.values()}
     tensors = {f"wiring.{key}": value.clone() for key, value in wiring.state_dict().items()}
     norm_call = stack.plan.norm
+    if isinstance(wiring, NormFormer) and boundaries.fold_head_scales(stack, wiring):
+        call = Call(call.name, {**call.options, "head_scale": "none"})
+        tensors = {key: each for key, each in tensors.items() if not key.startswith("wiring.g.")}
+        notes.append(FoldNote(name, "head_scale", "moved into the output matrices"))
     if len(calls) == 1 and "None" not in calls:
         for each, norm in norms.items():
             prefix = f"wiring.{each}."

@@ -55,15 +55,15 @@ UNFOLDABLE = {
     "denseformer": "later layers read the outputs of all earlier ones",
     "u_skips": "later layers read the outputs of earlier ones",
     "attn_res": "later layers attend to the outputs of all earlier ones",
-    "hyper": "hyper-connections keep several streams, or scale one by factors that change eps",
-    "mhc": "manifold hyper-connections keep several streams",
+    "hyper": "hyper-connections keep {streams} streams",
+    "mhc": "manifold hyper-connections keep {streams} streams",
     "keel": "one norm before the sub-layer and another one behind its add",
     "normformer": "norms inside the sub-layers",
     "mix_ln": "Post-LN and Pre-LN layers in one stack",
     "false_pre_ln": "the norm behind the last add is missing",
     "gpas": "a running scale of the stream, which would need another eps at every norm",
 }
-"""Why a wiring has no plainer form, by its name."""
+"""Why a wiring, or a variant of one, has no plainer form, by its name."""
 
 
 class DoesNotFoldError(Exception):
@@ -140,8 +140,9 @@ def read_stack(stack: TransformerStack, wiring: Wiring) -> StackForm:
 def _describe(wiring: Wiring, form: StackForm) -> None:
     describe = DESCRIPTIONS.get(type(wiring))
     if describe is None:
-        name = str(form.stack.wiring_call.name)
-        raise DoesNotFoldError(UNFOLDABLE.get(name, "its sum has another form"))
+        name = type(wiring).__module__.rpartition(".")[2]  # members live in files of their name
+        reason = UNFOLDABLE.get(name, f"{name} has a sum of another form")
+        raise DoesNotFoldError(reason.format(streams=getattr(wiring, "streams", "several")))
     describe(wiring, form)
 
 

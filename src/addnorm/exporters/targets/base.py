@@ -24,7 +24,7 @@ from addnorm.core.errors import ExportRefusedError, UserError
 from addnorm.decode.engine import InferenceEngine
 from addnorm.decode.options import DecodingOptions
 from addnorm.exporters.inputs import ModelInputs
-from addnorm.exporters.report import ExportReport, Grade, Proof
+from addnorm.exporters.report import ExportReport, Grade
 from addnorm.exporters.source import ExportSource
 from addnorm.models import Model
 from addnorm.models.tabular import TableModel
@@ -135,10 +135,8 @@ class ExportTarget(ABC):
             report: its report; `settings` are those of the prepared export
         """
 
-    def verify_table(
-        self, prepared: PreparedExport, source: ExportSource, folder: Path, report: ExportReport
-    ) -> Proof:
-        """Compare the predictions of an exported estimator; only for targets of kind `table`."""
+    def open_table(self, folder: Path, report: ExportReport) -> Any:
+        """Open an exported estimator with the engine; only for targets of kind `table`."""
         raise NotImplementedError
 
     def outputs(self, model: Model | InferenceEngine, inputs: ModelInputs) -> Tensor:

@@ -1,8 +1,9 @@
 """Targets whose files are graphs that `torch.export` traces; they take every arrangement."""
 
+import copy
 from abc import abstractmethod
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from addnorm.exporters.graph_engine import GraphEngine, GraphFunction, GraphSpec, describe_graphs
 from addnorm.exporters.graphs import Graph, make_graphs
@@ -14,6 +15,7 @@ from addnorm.exporters.targets.base import (
     ExportTarget,
     PreparedExport,
 )
+from addnorm.models import Model
 
 
 class GraphTarget(ExportTarget):
@@ -32,14 +34,41 @@ class GraphTarget(ExportTarget):
         """Open the file of a graph."""
 
     def prepare(self, source: ExportSource, options: ExportOptions) -> PreparedExport:
-        settings = describe_graphs(source.text_model, make_graphs(source.text_model))
+        if isinstance(source.model, Model):
+            settings = describe_graphs(source.model, make_graphs(source.model))
+            return PreparedExport(
+                model=source.model, form=source.wiring, settings=settings, options=options
+            )
+        from addnorm.exporters.tables import table_settings  # scikit-learn is optional
+
+        model = copy.deepcopy(source.model).float()
+        [graph] = make_graphs(model, reference=source.estimator.reference_)
+        names = {"inputs": list(graph.inputs), "outputs": list(graph.outputs)}
         return PreparedExport(
-            model=source.model, form=source.wiring, settings=settings, options=options
+            model=model,
+            form=source.wiring,
+            grade="rounding",
+            notes=(
+                "the network computes in float32, that of the estimator in float64",
+                "columns are encoded outside of the graph, as estimator.json says",
+            ),
+            settings={"graphs": {graph.name: names}, "table": table_settings(source)},
+            options=options,
         )
 
     def write(self, prepared: PreparedExport, source: ExportSource, folder: Path) -> None:
-        for graph in make_graphs(prepared.model):
+        reference = None if source.estimator is None else source.estimator.reference_
+        for graph in make_graphs(prepared.model, reference=reference):
             self.write_graph(graph, self._path(folder, graph.name))
+        if source.estimator is not None:
+            from addnorm.exporters.tables import write_preprocessing
+
+            write_preprocessing(source.estimator, folder)
+
+    def open_table(self, folder: Path, report: ExportReport) -> Any:
+        from addnorm.exporters.tables import open_exported_table
+
+        return open_exported_table(folder, self.open_graphs(folder, report), report)
 
     def open(self, folder: Path, report: ExportReport) -> GraphEngine:
         return GraphEngine(report.kind, self.open_graphs(folder, report), report.settings)

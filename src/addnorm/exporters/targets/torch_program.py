@@ -21,7 +21,10 @@ class TorchTarget(GraphTarget):
     extension: ClassVar = "pt2"
 
     def write_graph(self, graph: Graph, path: Path) -> None:
-        torch.export.save(trace_graph(graph), path)
+        program = trace_graph(graph)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about tensors that share memory
+            torch.export.save(program, path)
 
     def open_graph(self, path: Path, spec: GraphSpec) -> GraphFunction:
         with warnings.catch_warnings():
