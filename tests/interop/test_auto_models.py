@@ -1,9 +1,12 @@
 """Addnorm models as models of transformers: Auto classes, saving, loading, generation, labels."""
 
 import copy
+import functools
 import json
 import subprocess
 import sys
+import types
+from pathlib import Path
 
 import pytest
 import torch
@@ -116,7 +119,7 @@ def check_generation(model, loaded, ids, mask):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("wiring", ["post_ln", "hyper", "attn_res", "ngpt", "admin"])
+@pytest.mark.parametrize("wiring", ["post_ln", "hyper", "ngpt"])
 def test_contract_of_some_wirings(wiring, kind, tmp_path):
     check_contract(wiring, kind, tmp_path)
 
@@ -282,6 +285,43 @@ def test_card_describes_the_arrangement(tmp_path):
     assert (tmp_path / "README.md").read_text() == "mine"
 
 
+class FakeHub:
+    """Hub that remembers what was uploaded."""
+
+    def __init__(self, uploads, token=None):
+        self.uploads, self.token = uploads, token
+
+    def create_repo(self, repo_id, private, exist_ok):
+        return types.SimpleNamespace(repo_id=f"me/{repo_id}")
+
+    def upload_folder(self, repo_id, folder_path, **options):
+        files = {path.name: path.read_bytes() for path in Path(folder_path).iterdir()}
+        self.uploads.append((repo_id, self.token, options, files))
+
+
+def test_uploads_have_our_card(tmp_path, monkeypatch):
+    uploads = []
+    monkeypatch.setattr("addnorm.interop.auto.base.HfApi", functools.partial(FakeHub, uploads))
+    model = to_hf(build("lm"))
+    model.push_to_hub("one", token="secret", commit_message="first")
+    model.save_pretrained(tmp_path / "two", push_to_hub=True)
+    (first, token, options, files), (second, _, _, more) = uploads
+    assert (first, second, token, options) == (
+        "me/one",
+        "me/two",
+        "secret",
+        {"commit_message": "first"},
+    )
+    assert files.keys() == more.keys() >= {"README.md", "modeling_addnorm.py", "model.safetensors"}
+    assert b"wiring pre_ln" in files["README.md"]
+
+
+def test_number_of_labels_is_that_of_the_model(tmp_path):
+    to_hf(build("classifier")).save_pretrained(tmp_path)
+    with pytest.raises(UserError, match="num_labels: expected 3, the classes of the model, got 5"):
+        transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path, num_labels=5)
+
+
 def test_config_round_trip(tmp_path):
     config = AddnormConfig(build("classifier").config, id2label={0: "a", 1: "b", 2: "c"})
     config.save_pretrained(tmp_path)
@@ -367,3 +407,38 @@ def test_deep_copy():
     converted = to_hf(build("lm"))
     copied = copy.deepcopy(converted)
     assert torch.equal(copied(input_ids=make_ids()).logits, converted(input_ids=make_ids()).logits)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "message"),
+    [
+        ({"inputs_embeds": torch.zeros(1, 2, 16)}, "inputs_embeds: expected one of"),
+        ({"input_ids": make_ids(), "foo": 3}, "foo: expected no such input for AddnormForCausalLM"),
+        ({"input_ids": make_ids(), "output_hidden_states": True}, "output_hidden_states: expected"),
+        ({}, "input_ids: expected a tensor, got none"),
+        (
+            {"input_ids": make_ids(), "attention_mask": torch.ones(3, 9)},
+            r"attention_mask: expected shape \(3, 5\), that of all tokens, got \(3, 9\)",
+        ),
+    ],
+)
+def test_wrong_inputs(inputs, message):
+    with pytest.raises(UserError, match=message):
+        to_hf(build("lm"))(**inputs)
+
+
+def test_resizing_and_converting_again_are_rejected():
+    converted = to_hf(build("lm"))
+    assert converted.resize_token_embeddings(29) is converted.get_input_embeddings()
+    with pytest.raises(UserError, match=r"new_num_tokens: expected 29, .*, got 40"):
+        converted.resize_token_embeddings(40)
+    with pytest.raises(UserError, match="got AddnormForCausalLM; use its attribute model"):
+        addnorm.from_hf(converted)
+
+
+def test_assisted_generation_equals_greedy():
+    converted, assistant = to_hf(build("lm")), to_hf(build("lm", depth=1))
+    ids, options = make_ids(rows=1), {"max_new_tokens": LENGTH, "do_sample": False}
+    expected = converted.generate(ids, **options)
+    assert torch.equal(converted.generate(ids, assistant_model=assistant, **options), expected)
+    assert torch.equal(converted.generate(ids, prompt_lookup_num_tokens=2, **options), expected)

@@ -191,7 +191,7 @@ def test_to_hf_refuses_a_model_of_another_arrangement(changes, message):
 def test_to_hf_refuses_a_model_whose_modules_were_changed():
     ours = from_hf(tiny_gpt2())
     ours.model.decoder.sublayers[1].act = torch.sin
-    with pytest.raises(UserError, match="logits that differ"):
+    with pytest.raises(UserError, match="outputs that differ"):
         ours.to_hf()
     ours.model = torch.nn.Linear(2, 2)
     with pytest.raises(UserError, match="expected the attribute model to be an addnorm model"):

@@ -264,6 +264,20 @@ def test_trainer_switches_gradient_checkpointing_on(tmp_path):
     assert trainer.model.is_gradient_checkpointing
 
 
+def test_constraints_of_a_wiring_hold_after_every_step(tmp_path):
+    model = build("lm", wiring="ngpt")
+    trainer = make_trainer(model, "lm", tmp_path)
+    trainer.add_callback(addnorm.interop.AfterStepCallback())
+    trainer.train()
+    normalized = copy.deepcopy(model)
+    normalized.after_step()
+    for name, weight in model.named_parameters():
+        torch.testing.assert_close(weight, normalized.get_parameter(name), msg=name)
+    without = make_trainer(build("lm", wiring="ngpt"), "lm", tmp_path)
+    without.train()
+    assert not torch.allclose(without.model.embed.table, model.embed.table, atol=1e-3)
+
+
 def test_trainer_adds_noise_to_embeddings(tmp_path):
     plain, noisy = (
         make_trainer(build("lm"), "lm", tmp_path, max_steps=1, neftune_noise_alpha=noise)
@@ -432,8 +446,100 @@ def test_images_by_keyword():
     assert torch.equal(output.logits, model(pixels)) and output.loss.isfinite()
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_keyword_calls_compile_to_one_graph(kind):
+    model, batch = build(kind), make_batch(kind)
+    compiled = torch.compile(model, backend="eager", fullgraph=True)
+    output = compiled(**batch)
+    torch.testing.assert_close(output.loss, model(**batch).loss)
+
+
+def test_output_passes_through_containers_of_torch():
+    output = build("lm")(**make_batch("lm"))
+    leaves, spec = torch.utils._pytree.tree_flatten(output)
+    assert leaves == [output.loss, output.logits]
+    again = torch.utils._pytree.tree_unflatten(leaves, spec)
+    assert type(again) is type(output) and again.loss is output.loss
+    doubled = accelerate.utils.recursively_apply(lambda tensor: tensor.double(), output)
+    assert doubled.logits.dtype == torch.float64
+
+
 def test_batch_without_targets_has_no_loss():
     model, batch = build("lm"), make_batch("lm")
     loss = model(**batch | {"labels": torch.full_like(batch["labels"], -100)}).loss
     loss.backward()
     assert loss.item() == 0 and all(not weight.grad.any() for weight in model.parameters())
+
+
+def test_adapters_are_merged_before_saving(tmp_path):
+    model = peft.get_peft_model(build("lm"), peft.LoraConfig(target_modules=["q_proj"]))
+    with pytest.raises(UserError, match=r"got peft\..*; merge or remove adapters"):
+        model.get_base_model().save(tmp_path)
+    model.merge_and_unload().save(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "kind", ["lm", *(pytest.param(kind, marks=pytest.mark.slow) for kind in KINDS[1:])]
+)
+def test_converted_classes_train_and_resume(kind, tmp_path):
+    models = [addnorm.to_hf(build(kind, dropout=0.1)) for _ in range(2)]
+    options = {"save_strategy": "steps", "save_steps": 2}
+    make_trainer(models[0], kind, tmp_path, **options).train()
+    second = make_trainer(models[1], kind, tmp_path)
+    second.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
+    for name, weight in models[0].state_dict().items():
+        assert torch.equal(models[1].state_dict()[name], weight), name
+    assert type(addnorm.load(tmp_path / "checkpoint-2")) is type(models[0].model)
+
+
+def test_label_smoothing_of_converted_classes(tmp_path):
+    """The Trainer shifts the labels of both classes."""
+    losses = [
+        make_trainer(model, "lm", tmp_path, label_smoothing_factor=0.1).train().training_loss
+        for model in (build("lm"), addnorm.to_hf(build("lm")))
+    ]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-6)
+
+
+def test_lora_on_a_converted_class_generates_and_merges(tmp_path):
+    model = peft.get_peft_model(
+        addnorm.to_hf(build("seq2seq")),
+        peft.LoraConfig(task_type="SEQ_2_SEQ_LM", target_modules="all-linear"),
+    )
+    batch = make_batch("seq2seq")
+    model(**batch).loss.backward()
+    ids = model.generate(input_ids=batch["input_ids"], max_new_tokens=3)
+    assert ids.shape[0] == 4 and (ids[:, 0] == START).all()
+    model.merge_and_unload().save_pretrained(tmp_path)
+    assert type(addnorm.load(tmp_path)) is addnorm.Seq2Seq
+
+
+def test_trainer_evaluates_by_generation(tmp_path):
+    rows = make_rows("seq2seq")
+    arguments = transformers.Seq2SeqTrainingArguments(
+        output_dir=str(tmp_path), report_to=[], use_cpu=True, disable_tqdm=True,
+        predict_with_generate=True,
+    )  # fmt: skip
+    model = addnorm.to_hf(build("seq2seq")).eval()
+    trainer = transformers.Seq2SeqTrainer(model=model, args=arguments)
+    predictions = torch.tensor(trainer.predict(rows[:4], max_new_tokens=5).predictions)
+    batch = make_batch("seq2seq")
+    del batch["labels"]
+    expected = model.generate(**batch, max_new_tokens=5)
+    assert torch.equal(predictions[:, : expected.shape[1]], expected)
+
+
+def test_converted_model_takes_the_steps_of_the_original(tmp_path):
+    torch.manual_seed(0)
+    config = transformers.LlamaConfig(
+        vocab_size=31, hidden_size=16, num_hidden_layers=2, num_attention_heads=2,
+        intermediate_size=24, max_position_embeddings=8,
+    )  # fmt: skip
+    original = transformers.LlamaForCausalLM(config)
+    ours = addnorm.from_hf(original)
+    options = {"optim": "sgd", "learning_rate": 0.1, "gradient_checkpointing": True}
+    for model in (original, ours):
+        make_trainer(model, "lm", tmp_path, **options).train()
+    trained, returned = original.state_dict(), ours.to_hf().state_dict()
+    for name, value in trained.items():
+        torch.testing.assert_close(returned[name], value, rtol=1e-4, atol=1e-5, msg=name)

@@ -122,6 +122,8 @@ def _read_config(hf_model: Any) -> tuple[ConfigReader, Family, HeadVariant]:
             "from a config or load it with from_pretrained first"
         )
     name, config = type(hf_model).__name__, hf_model.config
+    if config.model_type == Config.model_type:
+        raise UserError(f"hf_model: expected a stock class, got {name}; use its attribute model")
     if not type(hf_model).__module__.startswith("transformers."):
         raise UserError(
             f"hf_model: expected a class of transformers, got {name} of "

@@ -74,6 +74,7 @@ class HFModel(TrainingInterface):
 
     @property
     def loss_type(self) -> str:  # type: ignore[override]
+        """Name of the loss in transformers; see `TrainingInterface`."""
         return self.model.loss_type
 
     def compute_loss(self, logits: Tensor, labels: Tensor, num_items: Any = None) -> Tensor:

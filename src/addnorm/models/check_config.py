@@ -13,7 +13,7 @@ from addnorm.sublayers.positions import LearnedPositions
 
 TOLERANCE = 1e-4
 """Largest allowed difference, relative to the largest output. Both models run the same code."""
-HINT = "build a model with another config instead of replacing its parts"
+HINT = "merge or remove adapters, or build a model with another config"
 
 
 @torch.no_grad()
@@ -47,7 +47,10 @@ def _compare_modules(model: nn.Module, twin: nn.Module) -> None:
     for name in (*expected, *modules):
         types = [type(each.get(name)) for each in (expected, modules)]
         if types[0] is not types[1]:
-            wanted, got = ("no module" if t is type(None) else t.__name__ for t in types)
+            wanted, got = (
+                "no module" if each is type(None) else f"{each.__module__}.{each.__name__}"
+                for each in types
+            )
             raise _error(f"{wanted} at {name or 'the top'}", got)
 
 
@@ -71,14 +74,14 @@ def _compare_outputs(model: nn.Module, twin: nn.Module) -> None:
     with _evaluation_mode(twin), _evaluation_mode(model):
         try:
             expected = forward(twin, *inputs).double()
-        except UserError:
-            return  # the model needs more than tokens, such as the condition of a norm
+        except (UserError, RuntimeError):
+            return  # it needs more than tokens, such as the condition of a norm or autocast
         got = forward(model, *inputs).double()
     allowed = TOLERANCE * expected.nan_to_num().abs().max().item()
     if not torch.allclose(got, expected, rtol=0.0, atol=allowed, equal_nan=True):
         difference = (got - expected).abs().max().item()
         raise _error(
-            "the outputs that its config describes",
+            "the outputs",
             f"outputs that differ by up to {difference:.2g}; look for changed attributes or hooks",
         )
 

@@ -93,6 +93,7 @@ class Classifier(Model):
 
     @property
     def returns_hidden_states(self) -> bool:  # type: ignore[override]
+        """Whether the model has no classes."""
         return self.head is None
 
     def compute_loss(self, logits: Tensor, labels: Tensor, num_items: Any = None) -> Tensor:

@@ -40,11 +40,13 @@ def accept_keyword_inputs(**names: str) -> Callable[[Callable[..., Any]], Callab
     keywords = {*names, *LOSS_KEYWORDS, *NO_EFFECT_OPTIONS}
 
     def decorate(forward: Callable[..., Any]) -> Callable[..., Any]:
+        call = KeywordCall(forward, names)
+
         @wraps(forward)
         def translate(self: Any, *args: Any, **kwargs: Any) -> Any:
             if keywords.isdisjoint(kwargs):
                 return forward(self, *args, **kwargs)
-            return _run_with_keywords(self, forward, names, args, kwargs)
+            return call.run(self, args, kwargs)
 
         parameters = list(inspect.signature(forward).parameters.values())
         keyword_only = [
@@ -59,45 +61,66 @@ def accept_keyword_inputs(**names: str) -> Callable[[Callable[..., Any]], Callab
     return decorate
 
 
-def _run_with_keywords(
-    model: Any,
-    forward: Callable[..., Any],
-    names: Mapping[str, str],
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-) -> ModelOutput | tuple[Any, ...]:
-    given = {name: value for name, value in kwargs.items() if value is not None}
-    remove_no_effect_options(given)
-    labels, num_items = given.pop("labels", None), given.pop("num_items_in_batch", None)
-    return_dict = given.pop("return_dict", True)
-    parameters = list(inspect.signature(forward).parameters.values())[1:]  # without self
-    by_position = dict(zip([each.name for each in parameters], args, strict=False))
-    arguments: dict[str, Any] = {}
-    for name, value in given.items():
-        ours = names.get(name, name)
-        if ours in by_position or ours in arguments:
-            raise UserError(f"{name}: expected {ours} once, got it twice; leave one of them out")
-        arguments[ours] = value
-    target = names.get("decoder_input_ids")
-    if target and labels is not None and target not in by_position | arguments:
-        arguments[target] = model.prepare_decoder_input_ids_from_labels(labels)
-    inputs = by_position | arguments
-    for each in parameters:
-        is_required = each.default is each.empty and each.kind is not each.VAR_KEYWORD
-        if is_required and each.name not in inputs:
-            wanted = next((name for name in names if names[name] == each.name), each.name)
-            raise UserError(f"{wanted}: expected a tensor for {type(model).__name__}, got none")
-    for name in given.keys() & MASKS.keys():
-        ids = inputs[names[MASKS[name]]]
-        arguments[names[name]] = drop_full_mask(to_bool_mask(name, given[name], ids))
-    if "position_ids" in given:
-        ids = inputs[names["input_ids"]]
-        arguments[names["position_ids"]] = expand_positions(given["position_ids"], ids)
-    outputs = forward(model, *args, **arguments)
-    loss = None if labels is None else model.compute_loss(outputs, labels, num_items)
-    name = "last_hidden_state" if model.returns_hidden_states else "logits"
-    output = ModelOutput({"loss": loss, name: outputs})
-    return output if return_dict else output.to_tuple()
+class KeywordCall:
+    """Translation of a call with keyword inputs to a call of a model's own `forward`.
+
+    Args:
+        forward: undecorated `forward` of a model
+        names: argument of `forward` for each keyword input
+    """
+
+    def __init__(self, forward: Callable[..., Any], names: Mapping[str, str]) -> None:
+        parameters = list(inspect.signature(forward).parameters.values())[1:]  # without self
+        named = [each for each in parameters if each.kind is not each.VAR_KEYWORD]
+        self.forward, self.names = forward, names
+        self.positional = [each.name for each in named]
+        self.required = [each.name for each in named if each.default is each.empty]
+
+    def run(
+        self, model: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> ModelOutput | tuple[Any, ...]:
+        """Run a model; return its outputs, and the loss if there are labels."""
+        given = {name: value for name, value in kwargs.items() if value is not None}
+        remove_no_effect_options(given)
+        labels, num_items = given.pop("labels", None), given.pop("num_items_in_batch", None)
+        return_dict = given.pop("return_dict", True)
+        arguments = self._translate(model, args, given, labels)
+        outputs = self.forward(model, *args, **arguments)
+        loss = None if labels is None else model.compute_loss(outputs, labels, num_items)
+        name = "last_hidden_state" if model.returns_hidden_states else "logits"
+        output = ModelOutput({"loss": loss, name: outputs})
+        return output if return_dict else output.to_tuple()
+
+    def _translate(
+        self, model: Any, args: tuple[Any, ...], given: dict[str, Any], labels: Tensor | None
+    ) -> dict[str, Any]:
+        """Return the keyword arguments of `forward`."""
+        inputs, arguments = dict(zip(self.positional, args, strict=False)), {}
+        for name, value in given.items():
+            ours = self.names.get(name, name)
+            if ours in inputs:
+                raise UserError(
+                    f"{name}: expected {ours} once, got it twice; leave one of them out"
+                )
+            inputs[ours] = arguments[ours] = value
+        target = self.names.get("decoder_input_ids")
+        if target and labels is not None and target not in inputs:
+            made = model.prepare_decoder_input_ids_from_labels(labels)
+            inputs[target] = arguments[target] = made
+        for required in self.required:
+            if required not in inputs:
+                wanted = next(
+                    (name for name in self.names if self.names[name] == required), required
+                )
+                raise UserError(f"{wanted}: expected a tensor for {type(model).__name__}, got none")
+        for name, tokens in MASKS.items():
+            if name in given:
+                mask = to_bool_mask(name, given[name], inputs[self.names[tokens]])
+                arguments[self.names[name]] = drop_full_mask(mask)
+        if "position_ids" in given:
+            ids = inputs[self.names["input_ids"]]
+            arguments[self.names["position_ids"]] = expand_positions(given["position_ids"], ids)
+        return arguments
 
 
 def remove_no_effect_options(options: dict[str, Any]) -> None:

@@ -133,7 +133,7 @@ def list_as_causal(model: Any) -> None:
     auto_classes = sys.modules.get(AUTO_CLASSES)
     if model.loss_type == "ForCausalLM" and auto_classes is not None:
         name = type(model).__name__
-        auto_classes.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.setdefault(f"addnorm.{name}", name)
+        auto_classes.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.setdefault(name, name)
 
 
 def _check_labels(labels: Any, logits: Tensor) -> None:

@@ -6,6 +6,7 @@ folder         ->  AutoModelForCausalLM.from_pretrained  ->  .model is the addno
 
 import transformers
 
+from addnorm.interop.auto.callback import AfterStepCallback
 from addnorm.interop.auto.config import AddnormConfig
 from addnorm.interop.auto.convert import run_to_hf, save_hf, to_hf
 from addnorm.interop.auto.models import (
@@ -30,6 +31,7 @@ __all__ = [
     "AddnormForMaskedLM",
     "AddnormForSeq2SeqLM",
     "AddnormForSequenceClassification",
+    "AfterStepCallback",
     "run_to_hf",
     "save_hf",
     "to_hf",

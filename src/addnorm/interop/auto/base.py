@@ -1,10 +1,12 @@
 """Base class of addnorm models in transformers."""
 
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, ClassVar
 
 import torch
-from torch import nn
+from huggingface_hub import HfApi
+from torch import Tensor, nn
 from transformers import GenerationMixin, PreTrainedModel
 
 from addnorm.core.errors import UserError
@@ -50,6 +52,11 @@ class AddnormPreTrainedModel(PreTrainedModel):
                 f"config: expected a model of kind {self.kind!r} for {type(self).__name__}, got "
                 f"{model_config.kind!r}"
             )
+        if model_config.classes is not None and config.num_labels != model_config.classes:
+            raise UserError(
+                f"num_labels: expected {model_config.classes}, the classes of the model, got "
+                f"{config.num_labels}; build a model with another number of classes"
+            )
         # from_pretrained constructs inside a context of the meta device.
         self.model: Any = (
             build(model_config, device=torch.get_default_device()) if model is None else model
@@ -63,6 +70,7 @@ class AddnormPreTrainedModel(PreTrainedModel):
     def from_pretrained(
         cls, *inputs: Any, output_loading_info: bool = False, **options: Any
     ) -> Any:
+        """Load a model as transformers does; raise `UserError` if a weight is missing."""
         model, info = super().from_pretrained(*inputs, output_loading_info=True, **options)
         problems = sorted(str(each) for each in (*info["missing_keys"], *info["mismatched_keys"]))
         if problems:
@@ -77,9 +85,15 @@ class AddnormPreTrainedModel(PreTrainedModel):
 
         An existing model card is kept.
 
+        Args:
+            save_directory: output folder
+            **options: those of transformers
+
         Raises:
             UserError: parts of the model were replaced, so that its config does not describe it
         """
+        repo_id = options.pop("repo_id", None) or Path(save_directory).name
+        push = options.pop("push_to_hub", False)
         if options.get("state_dict") is None:
             check_matches_config(self.model)
         self.config.auto_map = make_auto_map(type(self))
@@ -91,29 +105,61 @@ class AddnormPreTrainedModel(PreTrainedModel):
                 class_name=type(self).__name__,
                 auto_class=self.auto_class,
             )
+            if push:
+                upload_folder(save_directory, repo_id, token=options.get("token"))
+
+    def push_to_hub(self, repo_id: str, **options: Any) -> Any:
+        """Upload the folder of `save_pretrained`, with its model card, to the Hub.
+
+        The method of transformers would replace the card by a template.
+
+        Args:
+            repo_id: name of the repository, which is created if it does not exist
+            **options: token, private, commit_message, revision and create_pr as in transformers,
+                and options of `save_pretrained`
+        """
+        names = (
+            "token",
+            "private",
+            "commit_message",
+            "commit_description",
+            "revision",
+            "create_pr",
+        )
+        upload = {name: options.pop(name) for name in names if name in options}
+        with TemporaryDirectory() as folder:
+            self.save_pretrained(folder, **options)
+            return upload_folder(folder, repo_id, **upload)
 
     def _init_weights(self, module: nn.Module) -> None:
         """Do nothing: `build` initializes the weights as the wiring prescribes."""
 
     def get_input_embeddings(self) -> nn.Module:
+        """Return the module that embeds tokens or images."""
         return self.model.get_input_embeddings()
 
     def get_output_embeddings(self) -> None:
         """Return None: the output projection shares the embedding, or is no `nn.Linear`."""
         return None
 
-    def set_input_embeddings(self, value: nn.Module) -> None:
+    def resize_token_embeddings(self, *inputs: Any, **options: Any) -> nn.Module:
+        """Return the embedding of the input; raise `UserError` if its size would change."""
+        size = inputs[0] if inputs else options.get("new_num_tokens")
+        if size is None or size == self.config.vocab_size:
+            return self.get_input_embeddings()
         raise UserError(
-            "vocab: expected the size that the model was built with; build a model with another "
-            "vocab instead of resizing the embedding"
+            f"new_num_tokens: expected {self.config.vocab_size}, the vocabulary that the model was "
+            f"built with, got {size}; build a model with another vocab"
         )
 
     def gradient_checkpointing_enable(
         self, gradient_checkpointing_kwargs: dict[str, Any] | None = None, **options: Any
     ) -> None:
+        """Recompute activations of sub-layers in the backward instead of saving them."""
         self.model.gradient_checkpointing_enable(gradient_checkpointing_kwargs, **options)
 
     def gradient_checkpointing_disable(self) -> None:
+        """Save activations, as by default."""
         self.model.gradient_checkpointing_disable()
 
     @property
@@ -121,15 +167,25 @@ class AddnormPreTrainedModel(PreTrainedModel):
         """Whether activations are recomputed in the backward."""
         return self.model.is_gradient_checkpointing
 
-    def _finish(self, output: Any, options: dict[str, Any]) -> Any:
+    def _check_options(self, options: dict[str, Any]) -> None:
+        """Raise `UserError` for keywords that would have an effect and are not supported."""
+        given = {name: value for name, value in options.items() if value is not None}
+        remove_no_effect_options(given)
+        for name in given.keys() - {"return_dict", "num_items_in_batch", "cache_position"}:
+            raise UserError(f"{name}: expected no such input for {type(self).__name__}")
+
+    def _compute_loss(
+        self, logits: Tensor, labels: Tensor | None, options: dict[str, Any]
+    ) -> Tensor | None:
+        if labels is None:
+            return None
+        if self.config.problem_type in ("regression", "multi_label_classification"):
+            labels = labels.to(logits.dtype)
+        return self.model.compute_loss(logits, labels, options.get("num_items_in_batch"))
+
+    def _format_output(self, output: Any, options: dict[str, Any]) -> Any:
         """Return an output as an object or, with `return_dict=False`, as a tuple."""
-        return_dict = options.pop("return_dict", None)
-        remove_no_effect_options(options)
-        for name in ("num_items_in_batch", "cache_position"):
-            options.pop(name, None)
-        left = [name for name, value in options.items() if value is not None]
-        if left:
-            raise UserError(f"{left[0]}: expected no such input for {type(self).__name__}")
+        return_dict = options.get("return_dict")
         return_dict = self.config.return_dict if return_dict is None else return_dict
         return output if return_dict else output.to_tuple()
 
@@ -158,6 +214,20 @@ class AddnormGenerativeModel(AddnormPreTrainedModel, GenerationMixin):
         if use_cache is None:
             use_cache = self.config.use_cache and labels is None and not self.training
         return bool(use_cache) or past is not None
+
+
+def upload_folder(
+    folder: str | Path,
+    repo_id: str,
+    *,
+    token: Any = None,
+    private: bool | None = None,
+    **options: Any,
+) -> Any:
+    """Upload a saved folder to the Hub; options as of `HfApi.upload_folder`."""
+    api = HfApi(token=token)
+    repo = api.create_repo(repo_id, private=private, exist_ok=True)
+    return api.upload_folder(repo_id=repo.repo_id, folder_path=folder, **options)
 
 
 def make_auto_map(model_class: type[AddnormPreTrainedModel]) -> dict[str, str]:

@@ -50,7 +50,7 @@ class AddnormConfig(PretrainedConfig):
 
     @property
     def model_config(self) -> Config:
-        """Config of the addnorm model."""
+        """Fields of the key `model`, with defaults and validated."""
         if not self.model:
             raise UserError(
                 "config: expected the fields of an addnorm model under the key model, got none"
@@ -79,5 +79,5 @@ class AddnormConfig(PretrainedConfig):
 
     @property
     def num_key_value_heads(self) -> int | None:
-        """Number of key-value heads."""
+        """Number of heads of keys and values; that of queries unless given."""
         return self.model.get("kv_heads") or self.num_attention_heads

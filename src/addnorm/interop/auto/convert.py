@@ -14,6 +14,7 @@ from addnorm.interop.auto.tokenizer import to_hf_tokenizer
 from addnorm.models import Model
 from addnorm.models.check_config import check_matches_config
 from addnorm.train import TrainedRun
+from addnorm.train.run_folder import CONFIG as RUN_CONFIG
 from addnorm.train.run_folder import read_arrangement, read_run_rows
 
 
@@ -82,6 +83,8 @@ def save_hf(what: Model | TrainedRun | str | Path, folder: str | Path) -> Addnor
         model = to_hf(what)
         model.save_pretrained(folder)
         return model
+    if (Path(folder) / RUN_CONFIG).exists():
+        raise UserError(f"folder: expected another folder than that of a run, got {folder}")
     run = what if isinstance(what, TrainedRun) else TrainedRun.open(what)
     model = run_to_hf(run)
     model.save_pretrained(folder)

@@ -49,15 +49,16 @@ class AddnormForCausalLM(AddnormGenerativeModel):
             logits_to_keep: number of last tokens to compute logits for, or their indices; all if 0
             **options: further keywords of transformers
         """
+        self._check_options(options)
         ids = _require("input_ids", input_ids)
         if past_key_values is None and self._should_use_cache(use_cache, labels, None):
             past_key_values = DynamicCache(config=self.config)
         step = DecodingStep(ids, attention_mask, position_ids, past_key_values)
         hidden = self.model.hidden(ids, **step.arguments(self.model.decoder))
         logits = self.model.head(hidden[:, _last_tokens(logits_to_keep)], self.model.embed)
-        loss = _compute_loss(self, logits, labels, options)
+        loss = self._compute_loss(logits, labels, options)
         output = CausalLMOutputWithPast(loss=loss, logits=logits, past_key_values=past_key_values)
-        return self._finish(output, options)
+        return self._format_output(output, options)
 
 
 class AddnormForSeq2SeqLM(AddnormGenerativeModel):
@@ -100,6 +101,9 @@ class AddnormForSeq2SeqLM(AddnormGenerativeModel):
             use_cache: whether to return `past_key_values`
             **options: further keywords of transformers
         """
+        positions = options.pop("decoder_position_ids", None)
+        last = _last_tokens(options.pop("logits_to_keep", 0))
+        self._check_options(options)
         if encoder_outputs is None:
             encoder_outputs = self.get_encoder()(input_ids, attention_mask)
         memory = encoder_outputs[0]
@@ -109,7 +113,6 @@ class AddnormForSeq2SeqLM(AddnormGenerativeModel):
         if self._should_use_cache(use_cache, labels, past_key_values):
             past_key_values = _as_pair_cache(past_key_values, self.config)
         source_mask = _to_mask("attention_mask", attention_mask, memory.shape[:2])
-        positions = options.pop("decoder_position_ids", None)
         step = DecodingStep(target, decoder_attention_mask, positions, past_key_values, source_mask)
         arguments = step.arguments(self.model.decoder)
         hidden = self.model.hidden(
@@ -119,15 +122,14 @@ class AddnormForSeq2SeqLM(AddnormGenerativeModel):
             target_mask=arguments.pop("mask"),
             **arguments,
         )
-        last = _last_tokens(options.pop("logits_to_keep", 0))
         logits = self.model.head(hidden[:, last], self.model.embed)
         output = Seq2SeqLMOutput(
-            loss=_compute_loss(self, logits, labels, options),
+            loss=self._compute_loss(logits, labels, options),
             logits=logits,
             past_key_values=past_key_values,
             encoder_last_hidden_state=memory,
         )
-        return self._finish(output, options)
+        return self._format_output(output, options)
 
 
 class AddnormForMaskedLM(AddnormPreTrainedModel):
@@ -145,14 +147,15 @@ class AddnormForMaskedLM(AddnormPreTrainedModel):
         **options: Any,
     ) -> Any:
         """Return logits and, with labels, the loss; arguments as of BERT in transformers."""
+        self._check_options(options)
         output = self.model(
             input_ids=_require("input_ids", input_ids),
             attention_mask=attention_mask,
             token_type_ids=token_type_ids,
             position_ids=position_ids,
         )
-        loss = _compute_loss(self, output.logits, labels, options)
-        return self._finish(MaskedLMOutput(loss=loss, logits=output.logits), options)
+        loss = self._compute_loss(output.logits, labels, options)
+        return self._format_output(MaskedLMOutput(loss=loss, logits=output.logits), options)
 
 
 class AddnormForSequenceClassification(AddnormPreTrainedModel):
@@ -170,14 +173,17 @@ class AddnormForSequenceClassification(AddnormPreTrainedModel):
         **options: Any,
     ) -> Any:
         """Return logits and, with labels, the loss; arguments as of BERT in transformers."""
+        self._check_options(options)
         output = self.model(
             input_ids=_require("input_ids", input_ids),
             attention_mask=attention_mask,
             token_type_ids=token_type_ids,
             position_ids=position_ids,
         )
-        loss = _compute_loss(self, output.logits, labels, options)
-        return self._finish(SequenceClassifierOutput(loss=loss, logits=output.logits), options)
+        loss = self._compute_loss(output.logits, labels, options)
+        return self._format_output(
+            SequenceClassifierOutput(loss=loss, logits=output.logits), options
+        )
 
 
 class AddnormForImageClassification(AddnormPreTrainedModel):
@@ -190,9 +196,10 @@ class AddnormForImageClassification(AddnormPreTrainedModel):
         self, pixel_values: Tensor | None = None, labels: Tensor | None = None, **options: Any
     ) -> Any:
         """Return logits and, with labels, the loss; arguments as of ViT in transformers."""
+        self._check_options(options)
         logits = self.model(_require("pixel_values", pixel_values))
-        loss = _compute_loss(self, logits, labels, options)
-        return self._finish(ImageClassifierOutput(loss=loss, logits=logits), options)
+        loss = self._compute_loss(logits, labels, options)
+        return self._format_output(ImageClassifierOutput(loss=loss, logits=logits), options)
 
 
 class EncoderOfModel(nn.Module):
@@ -289,16 +296,6 @@ def _as_pair_cache(past: Any, config: Any) -> Any:
     return EncoderDecoderCache(
         DynamicCache(config=config) if past is None else past, DynamicCache(config=config)
     )
-
-
-def _compute_loss(
-    model: AddnormPreTrainedModel, logits: Tensor, labels: Tensor | None, options: dict[str, Any]
-) -> Tensor | None:
-    if labels is None:
-        return None
-    if model.config.problem_type in ("regression", "multi_label_classification"):
-        labels = labels.to(logits.dtype)
-    return model.model.compute_loss(logits, labels, options.get("num_items_in_batch"))
 
 
 MODEL_CLASSES = (

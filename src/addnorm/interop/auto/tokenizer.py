@@ -1,9 +1,10 @@
 """Conversion of tokenizers to transformers."""
 
+import json
 from collections.abc import Sequence
 from typing import Any
 
-from tokenizers import AddedToken, processors
+from tokenizers import AddedToken, Regex, normalizers, pre_tokenizers, processors
 from tokenizers import Tokenizer as Engine
 from transformers import PreTrainedTokenizerFast
 
@@ -17,15 +18,8 @@ TEMPLATES = {
     "seq2seq": f"$A {SPECIALS[END]}",
 }
 """Special tokens that each kind of model is trained with; `$A` is the text."""
-SAMPLE_LINES = (
-    "",
-    "a",
-    "Hello, world!",
-    " two  spaces ",
-    "</s> in <s> a text",
-    "äöü 漢字 \t 😀",
-    "1.5%",
-)
+SAMPLE_LINES = ("", "a", "Hello, world!", " two  spaces ", "äöü 漢字 \t 😀", "1.5%")
+SPECIAL_LINE = "</s> in <s> a text"
 
 
 def to_hf_tokenizer(
@@ -33,8 +27,8 @@ def to_hf_tokenizer(
 ) -> PreTrainedTokenizerFast:
     """Convert a tokenizer; the result adds the special tokens that a kind of model expects.
 
-    Special tokens inside a text are text, as here: `</s>` does not end it. Only `<mask>` is
-    recognized, if the tokenizer has it.
+    Special tokens inside a text are text, as here: `</s>` does not end it. The tokenizer of a
+    masked language model recognizes them all, because transformers cannot recognize `<mask>` alone.
 
     Args:
         tokenizer: tokenizer of a run
@@ -44,34 +38,50 @@ def to_hf_tokenizer(
     Raises:
         UserError: the result gives other token ids on sample lines
     """
-    engine = Engine.from_str(tokenizer.engine.to_str())
-    if tokenizer.mask_id is not None:
-        # Not special, so that it is found although special tokens in a text are not. As here, the
-        # spaces before it belong to it.
-        engine.add_tokens([AddedToken(MASK, lstrip=not tokenizer.is_char, special=False)])
-    numbers = [(name, number) for number, name in enumerate(SPECIALS)]
+    values = json.loads(tokenizer.engine.to_str())
+    has_mask = tokenizer.mask_id is not None
+    strips_spaces = has_mask and not tokenizer.is_char
+    for token in values["added_tokens"]:
+        # As in `Tokenizer.encode_masked`, the spaces before a mask belong to it.
+        token["lstrip"] = token["normalized"] = token["content"] == MASK and strips_spaces
+    engine = Engine.from_str(json.dumps(values))
+    if strips_spaces:
+        # The engine puts a space before each piece of a text between masks. The normalizer puts it
+        # before the whole text, since a normalized mask is searched for after it has run.
+        engine.normalizer = normalizers.Sequence(
+            [
+                normalizers.Prepend(" "),
+                normalizers.Replace(Regex(r"\A  "), " "),  # a text that begins with a space
+                normalizers.Replace(Regex(rf"\A {MASK}\z"), MASK),  # the mask is normalized, too
+            ]
+        )
+        engine.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     engine.post_processor = processors.TemplateProcessing(
-        single=TEMPLATES[kind], pair=None, special_tokens=numbers
+        single=TEMPLATES[kind],
+        pair=None,
+        special_tokens=[(name, number) for number, name in enumerate(SPECIALS)],
     )
-    names: dict[str, Any] = {
-        "pad_token": SPECIALS[PAD],
-        "bos_token": SPECIALS[START],
-        "eos_token": SPECIALS[END],
-        "unk_token": SPECIALS[UNKNOWN],
-    }
-    if tokenizer.mask_id is not None:
-        names["mask_token"] = MASK
+    options: dict[str, Any] = {}
+    if has_mask:
+        options["mask_token"] = AddedToken(
+            MASK, lstrip=strips_spaces, normalized=strips_spaces, special=True
+        )
     if max_length is not None:
-        names["model_max_length"] = max_length
+        options["model_max_length"] = max_length
     converted = PreTrainedTokenizerFast(
         tokenizer_object=engine,
-        split_special_tokens=True,
+        pad_token=SPECIALS[PAD],
+        bos_token=SPECIALS[START],
+        eos_token=SPECIALS[END],
+        unk_token=SPECIALS[UNKNOWN],
+        split_special_tokens=kind != "masked_lm",
         clean_up_tokenization_spaces=False,
         padding_side="left" if kind == "lm" else "right",
         model_input_names=["input_ids", "attention_mask"],
-        **names,
+        **options,
     )
-    check_same_ids(tokenizer, converted, kind, SAMPLE_LINES)
+    special = () if kind == "masked_lm" else (SPECIAL_LINE,)
+    check_same_ids(tokenizer, converted, kind, (*SAMPLE_LINES, *special))
     return converted
 
 
@@ -81,7 +91,7 @@ def check_same_ids(tokenizer: Tokenizer, converted: Any, kind: str, lines: Seque
     before = [START] if first else []
     after = [END] if last else []
     for line, ids in zip(lines, tokenizer.encode(list(lines)), strict=True):
-        expected, got = [*before, *ids, *after], converted(line)["input_ids"]
+        expected, got = [*before, *ids, *after], converted(line, verbose=False)["input_ids"]
         if got != expected:
             raise UserError(
                 f"tokenizer: expected the ids {expected} of {line!r} after conversion, got {got}"
