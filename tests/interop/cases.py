@@ -98,6 +98,22 @@ GEMMA3 = WIDE | {"sliding_window": 4, "layer_types": ["sliding_attention", "full
 TURNED = {"rope_parameters": {"rope_type": "default", "rope_theta": 500000.0}}
 YARN = {"rope_type": "yarn", "rope_theta": 100.0, "factor": 4.0}
 YARN |= {"original_max_position_embeddings": 64}
+LONGROPE = {
+    "max_position_embeddings": 24,
+    "original_max_position_embeddings": 6,
+    "rope_parameters": {
+        "rope_type": "longrope",
+        "rope_theta": 100.0,
+        "short_factor": [1.0, 1.5, 2.0, 3.0],
+        "long_factor": [1.0, 2.5, 4.0, 7.0],
+        "original_max_position_embeddings": 6,
+    },
+}
+LONGROPE_SHORT = LONGROPE | {
+    "max_position_embeddings": 64,
+    "original_max_position_embeddings": 32,
+    "rope_parameters": LONGROPE["rope_parameters"] | {"original_max_position_embeddings": 32},
+}
 LAYER_ROPES = {
     "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e6},
     "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
@@ -163,6 +179,8 @@ LLAMAS = [
         },
         "yarn-options",
     ),
+    Case("Phi3ForCausalLM", "Phi3Config", GROUPED | LONGROPE, "longrope"),
+    Case("Phi3ForCausalLM", "Phi3Config", GROUPED | LONGROPE_SHORT, "longrope-short"),
     Case("Gemma3ForCausalLM", "Gemma3TextConfig", GEMMA3),
     Case("Gemma3TextModel", "Gemma3TextConfig", GEMMA3 | {"rope_parameters": LAYER_ROPES}),
     Case("HeliumForCausalLM", "HeliumConfig", GROUPED | {"head_dim": 8}),

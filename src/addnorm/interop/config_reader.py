@@ -166,6 +166,8 @@ class ConfigReader:
         else:
             rope.setdefault("original_max_position_embeddings", self("max_position_embeddings", 0))
             options += [f"scaling={kind}"] if kind != "default" else []
+            if kind == "longrope":
+                options += self._longrope_options(rope)
             options += [f"{ours}={rope.pop(theirs)!r}" for theirs, ours in scaling.items()]
             if kind == "yarn":
                 options += self._yarn_options(rope)
@@ -183,6 +185,19 @@ class ConfigReader:
         values = {"fast": rope.pop("beta_fast", None), "slow": rope.pop("beta_slow", None)}
         values |= {"truncate": rope.pop("truncate", None), "amplitude": amplitude}
         return [f"{name}={value!r}" for name, value in values.items() if value is not None]
+
+    def _longrope_options(self, rope: dict[str, Any]) -> list[str]:
+        """Return the divisors and the amplitude of LongRoPE, and remove them."""
+        texts = {
+            ours: " ".join(repr(float(value)) for value in rope.pop(theirs))
+            for theirs, ours in (("short_factor", "short"), ("long_factor", "long"))
+        }
+        factor, amplitude = rope.pop("factor", None), rope.pop("attention_factor", None)
+        if factor is None:
+            factor = self("max_position_embeddings") / rope["original_max_position_embeddings"]
+        options = [f"{name}={text!r}" for name, text in texts.items()]
+        options += [f"factor={float(factor)!r}"]
+        return options + ([f"amplitude={float(amplitude)!r}"] if amplitude is not None else [])
 
     def windows(self, window: str, types: str | None = None) -> int | tuple[int | None, ...] | None:
         """Return the attention windows of a config.
@@ -219,7 +234,8 @@ class ConfigReader:
             raise UserError(f"cannot convert {self.name} exactly: {'; '.join(self.problems)}")
 
 
-# Supported rotary scalings, and the addnorm names of their parameters.
+# Supported rotary scalings, and the addnorm names of their parameters. "dynamic" is not among them:
+# its frequencies depend on the sequences that a model of transformers has seen before.
 ROTARY_SCALINGS: dict[str, dict[str, str]] = {
     "default": {},
     "linear": {"factor": "factor"},
@@ -230,6 +246,7 @@ ROTARY_SCALINGS: dict[str, dict[str, str]] = {
         "original_max_position_embeddings": "length",
     },
     "yarn": {"factor": "factor", "original_max_position_embeddings": "length"},
+    "longrope": {"original_max_position_embeddings": "length"},
 }
 
 
