@@ -60,6 +60,7 @@ CASES = [
     ),
     ("megatron-bert", "classifier", {"pooler": True, "classes": 3, "types": 2}),
     ("megatron-bert", "classifier", {}),
+    ("megatron-bert", "classifier", {"pooling": "none", "classes": 3}),
     ("roberta-prelayernorm", "classifier", {"embed_norm": "layer", "pooler": True, "classes": 3}),
     (
         "bert",

@@ -27,7 +27,7 @@ def apply_head(
         return _predict_tokens(config, weights, hidden)
     if config.classes is None:
         return hidden
-    pooled = hidden[:, 0]
+    pooled = hidden if config.pooling == "none" else hidden[:, 0]
     if config.pooling == "mean":
         valid = torch.ones(hidden.shape[:2]) if mask is None else mask.to(hidden.dtype)
         pooled = (hidden * valid[..., None]).sum(1) / valid.sum(1, keepdim=True).clamp_min(1)

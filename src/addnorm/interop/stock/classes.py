@@ -108,7 +108,8 @@ class StockClass:
     name: str
     """The `model_type`, value of `--as`."""
     classes: Mapping[str, str]
-    """Names of classes by our kind; `encoder` for a classifier without classes."""
+    """Names of classes by our kind; `encoder` for a classifier without classes, `token_classifier`
+    for one without pooling."""
     write: Writer
     """Returns the fields of the config of transformers."""
 
@@ -326,6 +327,7 @@ def _encoder(prefix: str) -> dict[str, str]:
     return {
         "masked_lm": f"{prefix}ForMaskedLM",
         "classifier": f"{prefix}ForSequenceClassification",
+        "token_classifier": f"{prefix}ForTokenClassification",
         "encoder": f"{prefix}Model",
     }
 

@@ -93,9 +93,11 @@ def to_stock(
 def _class_name(row: StockClass, config: Config) -> str | None:
     if config.image is not None:
         return None
-    kind = config.kind
+    kind: str = config.kind
     if kind == "classifier" and config.classes is None:
-        kind = "encoder"  # type: ignore[assignment]
+        kind = "encoder"
+    elif config.pooling == "none":
+        kind = "token_classifier"
     return row.classes.get(kind)
 
 
