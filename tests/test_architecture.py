@@ -62,6 +62,7 @@ DYNAMIC_IMPORTERS = {
     "bench/train.py": "peers are optional and untyped",
     "cli/__init__.py": "an empty `exec` resets the interpreter after an interrupted one",
     "data/readers/tables.py": "pyarrow is optional",
+    "exporters/ctranslate2/library.py": "ctranslate2 is optional and untyped",
     "doctor/loading/targets.py": "the user names the module of a model",
     "plugins/loading.py": "the user names the module of a plugin",
     "plugins/plugin.py": "a class of a notebook is unpickled",

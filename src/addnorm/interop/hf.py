@@ -4,7 +4,7 @@
 converted exactly or not at all:
 
 1. `_read_config` checks the class and wraps the config in a `ConfigReader`;
-2. the family's reader maps every field of the config to a `Config` (`_build_config`);
+2. the family's reader maps every field of the config to a `Config` (`build_config`);
 3. `WeightMapper` maps every tensor of the state dict to tensors of our model;
 4. `verify_copy` runs both models on a small input and compares the outputs.
 
@@ -24,6 +24,7 @@ from addnorm.interop.families import (
     fused_qkv,  # noqa: F401 registers its families
     gpt,  # noqa: F401 registers its families
     llama,  # noqa: F401 registers its families
+    modernbert,  # noqa: F401 registers its families
     seq2seq,  # noqa: F401 registers its families
     vision,  # noqa: F401 registers its families
 )
@@ -53,7 +54,7 @@ def from_hf(hf_model: Any) -> HFModel:
     theirs = reader.tensors
     if any(value.is_meta for value in theirs.values()):
         raise UserError(f"expected a model with weights, got {reader.name} on the meta device")
-    config = _build_config(family, variant, reader)
+    config = build_config(family, variant, reader)
     model = build(config, device="meta")
     mapper = WeightMapper(family, variant, f"{hf_model.base_model_prefix}.", model)
     pairs = mapper.match_tensors(theirs)
@@ -110,7 +111,7 @@ def load_hf(folder: str | Path) -> HFModel:
 def convert_config(hf_model: Any) -> Config:
     """Return the addnorm config of a Hugging Face model, which may be on the meta device."""
     reader, family, variant = _read_config(hf_model)
-    return _build_config(family, variant, reader)
+    return build_config(family, variant, reader)
 
 
 def _read_config(hf_model: Any) -> tuple[ConfigReader, Family, HeadVariant]:
@@ -134,7 +135,8 @@ def _read_config(hf_model: Any) -> tuple[ConfigReader, Family, HeadVariant]:
     return reader, family, variant
 
 
-def _build_config(family: Family, variant: HeadVariant, reader: ConfigReader) -> Config:
+def build_config(family: Family, variant: HeadVariant, reader: ConfigReader) -> Config:
+    """Return our config of a config of transformers; raise `UserError` for unsupported fields."""
     try:
         values = {"kind": variant.kind} | family.read(reader) | variant.read(reader)
     except (TypeError, AttributeError):

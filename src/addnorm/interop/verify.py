@@ -105,6 +105,7 @@ def _make_inputs(config: Config, weight: Tensor) -> dict[str, Tensor]:
         shape = (1, config.channels, config.image, config.image)
         waves = torch.arange(shape[1] * shape[2] * shape[3], device=weight.device).sin()
         return {"pixel_values": waves.view(shape).to(weight.dtype)}
-    ids = (torch.arange(8, device=weight.device).view(2, 4) * 7 + 5) % (config.vocab or 1)
+    vocab = min(config.vocab or 1, config.source_vocab or config.vocab or 1)
+    ids = (torch.arange(8, device=weight.device).view(2, 4) * 7 + 5) % vocab
     pair = {"decoder_input_ids": ids[:, :3]} if config.kind == "seq2seq" else {}
     return {"input_ids": ids, "attention_mask": torch.ones_like(ids), **pair}

@@ -79,9 +79,12 @@ class Classifier(Model):
             mask: (B, L) boolean, True at valid tokens
 
         Returns:
-            (B, dim) pooled vectors, after the pooler if there is one.
+            (B, dim) pooled vectors, after the pooler if there is one; the hidden states without
+            pooling.
         """
         check_mask(mask, hidden)
+        if self.config.pooling == "none":
+            return hidden
         if self.config.pooling == "cls":
             y = hidden[:, 0]
         elif mask is None:
@@ -131,6 +134,8 @@ class Classifier(Model):
         **segments: Tensor,
     ) -> Tensor:
         """Return logits, (B, classes), or hidden states, (B, L, dim), without classes.
+
+        Without pooling, the logits are those of every token, (B, L, classes).
 
         Args:
             inputs: (B, L) token ids, or (B, channels, side, side) pixels

@@ -121,8 +121,9 @@ class Config(BaseModel):
 
     classes: Size | None = None
     """Number of classes; None returns the hidden states (classifier)."""
-    pooling: Literal["cls", "mean"] = "cls"
-    """Pooling of a sequence: its first token, or the mean of valid tokens (classifier)."""
+    pooling: Literal["cls", "mean", "none"] = "cls"
+    """Pooling of a sequence: its first token, the mean of valid tokens, or none, which classifies
+    every token (classifier)."""
     pooler: bool = False
     """Whether a linear layer and an activation follow the pooling (BERT)."""
     pooler_activation: Literal["tanh", "relu", "gelu"] = "tanh"
@@ -183,6 +184,8 @@ class Config(BaseModel):
             raise ValueError(
                 f"class_tokens: expected 1 for a model without images, got {self.class_tokens}"
             )
+        if self.pooling == "none" and self.pooler:
+            raise ValueError("pooler: expected False with pooling='none', got True")
         self._reject_unused(reads_images)
         if reads_images and self.image and self.patch:
             tokens = (self.image // self.patch) ** 2 + self.class_tokens

@@ -89,6 +89,7 @@ class SelfAttention(MultiHeadAttention):
         plugs = plugs or Plugs()
         q, k, v = self.project_qkv(x, plugs)
         if rotation is not None:
+            rotation = rotation.for_window(self.window)
             q, k = rotation(q), rotation(k)
         if plugs.match is not None:
             q, k = plugs.match(q, k)

@@ -178,6 +178,10 @@ def _describe_pre(wiring: Wiring, form: StackForm) -> None:
     for each in form.sites:
         each.pre_norm = _norm(form, wiring.norms[each.site.index])
     form.final_norm = _norm(form, wiring.final_norm)
+    if isinstance(wiring, PreLN) and wiring.residual_multiplier != 1:
+        for each in form.sites:
+            each.branch_scale = _vector(wiring.residual_multiplier, form.stack.plan.dim)
+        form.texts.append("residual_multiplier moved into the matrices that write to the stream")
 
 
 def _describe_layer_scale(wiring: Wiring, form: StackForm) -> None:

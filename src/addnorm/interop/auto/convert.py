@@ -43,6 +43,11 @@ def to_hf(model: Model, **options: Any) -> AddnormPreTrainedModel:
 def find_model_class(model: Model) -> type[AddnormPreTrainedModel]:
     """Return the class of transformers for an addnorm model."""
     config = model.config
+    if config.pooling == "none":
+        raise UserError(
+            "model: expected pooling cls or mean for AddnormForSequenceClassification, got none; "
+            "use model.save(folder)"
+        )
     if config.image is not None and config.classes is not None:
         return AddnormForImageClassification
     for model_class in MODEL_CLASSES:
