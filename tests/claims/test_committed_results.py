@@ -12,8 +12,15 @@ from tools.claims_docs import copy_results
 
 DOCS = Path(__file__).parents[2] / "docs" / "claims"
 COMMITTED = sorted(path.parent.name for path in DOCS.glob(f"*/{RESULT}"))
-WAITING: set[str] = set()
-"""Claims whose standard budget has not been run yet."""
+WAITING: set[str] = {
+    *(f"{arm}_trains_deep" for arm in ("admin", "b2t", "deepnorm", "dlcl", "rezero", "t_fixup")),
+    *("deep_post_ln_fails", "false_pre_ln_is_post_ln", "deep_post_ln_fails_on_multi30k"),
+    *("post_ln_needs_warmup", "radam_replaces_warmup", "post_ln_needs_warmup_on_multi30k"),
+    *("batch_norm_is_worse", "last_gradient", "gradient_product"),
+    *("ft_transformer_first_norm", "ft_transformer_first_norm_on_california"),
+    "rms_norm_equals_layer_norm_on_wikitext",
+}
+"""Claims whose standard budget has not been run yet by the current settings."""
 
 
 def test_every_claim_is_committed_or_listed_as_waiting():

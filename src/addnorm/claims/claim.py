@@ -75,6 +75,8 @@ class Claim(ABC):
     """Chart of the report."""
     corrected: ClassVar[bool] = False
     """Whether the author of the current rule had seen rows of an earlier run."""
+    has_new_rows: ClassVar[bool] = False
+    """Whether a corrected rule judges only runs that started after the correction."""
     attributed_to: ClassVar[str] = ""
     """Source of the statement, if it is not the card's paper."""
     revision: ClassVar[int] = 1
@@ -97,6 +99,10 @@ class Claim(ABC):
     @abstractmethod
     def checks(self, rows: Sequence[Row]) -> list[Check]:
         """Apply the rule to rows."""
+
+    def find_missing_data(self, budget: Budget) -> str:
+        """Return why the claim cannot be run here, or an empty string if it can."""
+        return ""
 
     def chart_rows(self, rows: Sequence[Row]) -> Sequence[Row]:
         """Return the rows that the chart shows."""

@@ -64,7 +64,8 @@ class RezeroIsFaster(ComparisonClaim):
         }
 
     def chart_rows(self, rows: Sequence[Row]) -> Sequence[Row]:
-        return [row for arm in ("rezero", "pre_ln") for row in best_setting_rows(rows, arm=arm)]
+        scaled = self.scale_rows(rows)
+        return [row for arm in ("rezero", "pre_ln") for row in best_setting_rows(scaled, arm=arm)]
 
     def findings(self, rows: Sequence[Row]) -> list[Check]:
         steps_by_arm = {

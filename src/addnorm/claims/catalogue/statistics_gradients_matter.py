@@ -69,6 +69,9 @@ class StatisticsGradientsMatter(ComparisonClaim):
             "norms": norm_comparison(budget, ["layer(affine=False)", "detach", "none"], **deeper)
         }
 
+    def is_reference(self, row: Row) -> bool:
+        return bool(row["arm"] == WITHOUT_AFFINE)
+
     def findings(self, rows: Sequence[Row]) -> list[Check]:
         whole, detached, none = (
             best_setting_values(rows, arm=arm) for arm in (WITHOUT_AFFINE, DETACHED, WITHOUT_NORM)
