@@ -1,11 +1,13 @@
 """The committed results match the claims of the current code."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 
 from addnorm.claims import read_results, registry, run_claims
+from addnorm.claims.deep_training_claims import VeryDeepClaim
 from addnorm.claims.result import RESULT
 from addnorm.report.claims_page import TABLE_FILE, render_claims_markdown
 from tools.claims_docs import copy_results
@@ -39,6 +41,37 @@ def test_committed_verdict_follows_from_rows(name):
     assert result.made["commit"] and "with changes" not in result.made["commit"]
 
 
+@pytest.mark.parametrize("name", COMMITTED)
+def test_committed_summary_has_all_numbers(name):
+    claim, result = registry.member(name)(), read_results(DOCS)[name]
+    assert "?" not in claim.summarize(result.verdict)
+    assert claim.discussion or result.answer != "not held", "say what was different here"
+
+
+def test_claims_of_a_field_agree_about_post_ln():
+    """The same cells of Post-LN get the same judgement in every claim at the same depth."""
+    checks = {
+        (check.answer, round(check.found.mean, 6), round(check.found.half, 6))
+        for name in COMMITTED
+        if issubclass(registry.member(name), VeryDeepClaim)
+        for check in read_results(DOCS)[name].verdict.checks
+        if check.what == "progress of post_ln"
+    }
+    assert len(checks) <= 1
+
+
+@pytest.mark.parametrize("family", ["wirings", "norms"])
+def test_catalogue_pages_link_to_the_claims_about_them(family):
+    table = (DOCS / TABLE_FILE).read_text(encoding="utf-8")
+    for path in (DOCS.parent / "catalogue" / family).glob("*.md"):
+        text = path.read_text(encoding="utf-8")
+        about = {name for name in registry if path.stem in registry.member(name).about}
+        links = re.findall(r"\]\(../../claims/claims\.md(?:#(\w+))?\)", text)
+        assert len(links) == max(1, len(about)), path
+        assert {link for link in links if link} == about & set(COMMITTED), path
+        assert all(f"\n### {link}\n" in table for link in links if link)
+
+
 def test_committed_files_are_small():
     for path in DOCS.rglob("*"):
         if path.is_file():
@@ -60,4 +93,7 @@ def test_copy_results_writes_table(tmp_path, monkeypatch):
     assert {path.name for path in (tmp_path / "docs").rglob("*") if path.is_file()} == {
         *(RESULT, "rows.jsonl", TABLE_FILE)
     }
-    assert "| `layer_norm_length` | held |" in (tmp_path / "docs" / TABLE_FILE).read_text()
+    assert (
+        "| [`layer_norm_length`](#layer_norm_length) | held |"
+        in (tmp_path / "docs" / TABLE_FILE).read_text()
+    )

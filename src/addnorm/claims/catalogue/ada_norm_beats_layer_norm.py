@@ -29,6 +29,15 @@ class AdaNormBeatsLayerNorm(ComparisonClaim):
     # NOTE[DIFF]: the released code changes only the final norms of encoder and decoder; here every
     # norm is an AdaNorm, as in the paper. C stays at its default and is not tuned.
     paper_location = "section 4 and table 6"
+    about = ("ada", "layer")
+    finding = "AdaNorm's progress minus LayerNorm's is {progress, ada minus layer}"
+    measured_on = "dates, 3+3 layers of width 32, 200 steps on 5,000 pairs"
+    reach = "the constant C is not tuned, and tasks on which LayerNorm over-fits are not tested"
+    discussion = (
+        "The paper reports small gains on tasks on which LayerNorm over-fits, with C tuned for "
+        "each. Here dates are learnt in 200 steps, nothing over-fits and C has its default, so "
+        "that only a cost is left: AdaNorm has no gain to learn."
+    )
     experiment = (
         "Pre-LN with either norm learns to translate dates over the same learning rates. "
         + PROGRESS_DEFINITION

@@ -56,6 +56,14 @@ class AttentionResistsCorruptedCells(ComparisonClaim):
     # accuracy is reported. The paper replaces a missing embedding by the mean embedding; here a
     # tenth of all training cells is missing, so that both models learn an embedding for it.
     paper_location = "section 3.3, figures 4 and 5"
+    about = ()
+    finding = (
+        "the part of its accuracy that the Transformer keeps, minus that of the MLP, is "
+        "{missing: kept by Transformer minus MLP} with missing cells and {noise: kept by "
+        "Transformer minus MLP} with noise"
+    )
+    measured_on = "breast cancer and a synthetic table, 2 layers of width 32"
+    reach = "small tables; a difference of 0.02 is not resolved by five seeds"
     experiment = (
         "FT-Transformer and a residual MLP learn two tables with a tenth of their cells missing: "
         "breast cancer, which comes with scikit-learn, and a synthetic one, whose twelve columns "

@@ -44,6 +44,14 @@ class BatchNormIsWorse(ComparisonClaim):
     # NOTE[DIFF]: the paper trains translation and language models; here a classifier, because in a
     # causal stack BatchNorm would leak later tokens.
     paper_location = "section 1, table 1 and section 3"
+    about = ("batch", "layer")
+    finding = (
+        "LayerNorm's progress minus BatchNorm's is {large batches: layer minus batch} at large "
+        "batches; at small ones BatchNorm's minus a quarter of LayerNorm's is {small batches: "
+        "batch minus 0.25 of layer}"
+    )
+    measured_on = "classifying docstrings, an encoder of 2 layers of width 32"
+    reach = "causal stacks and translation are not tested"
     experiment = (
         "A Pre-LN encoder with either norm learns to classify docstrings by the package of "
         "Python's standard library they belong to, with two batch sizes and the same number of "

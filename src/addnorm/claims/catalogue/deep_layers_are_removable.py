@@ -58,6 +58,14 @@ class DeepLayersAreRemovable(TrainedClaim):
 
     # NOTE[DIFF]: the paper removes layers from released models with billions of parameters.
     paper_location = "section 2 and figure 1"
+    about = ("pre_ln", "post_ln")
+    finding = (
+        "in Pre-LN removing a layer of the first quarter costs {pre_ln: harm in nats, first "
+        "quarter minus last} nats more than one of the last quarter, which is {harm in nats, "
+        "first quarter minus last: pre_ln minus post_ln} nats more than in Post-LN"
+    )
+    measured_on = "language model of Python's documentation, 12 layers of width 32, 250 steps"
+    reach = "models of billions of parameters, as in the paper, are not tested"
     experiment = (
         "Language models with Pre-LN and with Post-LN are trained on the documentation of "
         "Python, character by character, over the same learning rates, with a warm-up of a "

@@ -36,6 +36,12 @@ class DeepPostLnFails(VeryDeepClaim):
     # NOTE[DIFF]: the papers train encoders of 18 and 20 layers on WMT for days; here 18 layers in
     # encoder and decoder learn dates for seconds.
     paper_location = "section 5.2 of Wang et al.; sections 1 and 5 of Liu et al."
+    about = ("post_ln", "pre_ln")
+    finding = (
+        "Post-LN, tuned over rate and warm-up, reaches {progress of post_ln} of Pre-LN's progress"
+    )
+    measured_on = "dates, 18+18 layers of width 32, 120 steps"
+    reach = "not tested: longer training and wider models"
     experiment = describe_very_deep_experiment("Pre-LN runs without warm-up and")
     rule = (
         "Premise: Pre-LN, the reference, learns. Post-LN at its best makes "

@@ -40,6 +40,10 @@ class DeepPostLnFailsOnMulti30k(ComparisonClaim):
     # NOTE[DIFF]: the paper trains 18 layers on WMT for days; here on 10,000 pairs of Multi30k for a
     # minute.
     paper_location = "section 5 and tables 2 and 3"
+    about = ("post_ln", "b2t", "pre_ln")
+    finding = "Post-LN reaches {progress of post_ln} of Pre-LN's progress and B2T {progress of b2t}"
+    measured_on = "10,000 captions of Multi30k, 18+18 layers of width 32, 120 steps"
+    reach = "losses at an early stage; no translation is scored"
     experiment = (
         "Encoder and decoder of eighteen layers each learn to translate captions from English to "
         "German (10,000 pairs of Multi30k, in pieces of words). Post-LN is tuned over "

@@ -38,6 +38,13 @@ class FalsePreLnIsPostLn(VeryDeepClaim):
 
     attributed_to = "ours, on the code of Somepalli et al., 2021"
     paper_location = "the released code of SAINT; issue 61165 of PyTorch"
+    about = ("false_pre_ln", "pre_ln", "post_ln")
+    finding = (
+        "the wrong Pre-LN reaches {progress of false_pre_ln} of Pre-LN's progress and Post-LN "
+        "{progress of post_ln}"
+    )
+    measured_on = "dates, 18+18 layers of width 32, 120 steps"
+    reach = "not tested: longer training and wider models"
     experiment = describe_very_deep_experiment(
         "The wrong Pre-LN is tuned as Post-LN is; the right one runs without warm-up and"
     )

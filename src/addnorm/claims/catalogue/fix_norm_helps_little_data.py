@@ -46,6 +46,19 @@ class FixNormHelpsLittleData(ComparisonClaim):
     # NOTE[DIFF]: the paper translates five pairs of languages with 10,000 to 133,000 sentences,
     # with dropout and label smoothing; here dates, from a small set that can be memorized.
     paper_location = "sections 2.3 and 4.2, table 2"
+    about = ("fixnorm", "layer", "scale")
+    finding = (
+        "FixNorm changes progress by {layer: fixnorm minus usual} with LayerNorm and {scale: "
+        "fixnorm minus usual} with ScaleNorm"
+    )
+    measured_on = "dates, 3+3 layers of width 32, 300 steps on 200 pairs"
+    reach = "differences below 0.05 are not resolved; published gains may be smaller"
+    discussion = (
+        "The paper translates between natural languages, with thousands of rare pieces of words"
+        " whose vectors differ in length. Dates are a few dozen characters, all of them "
+        "frequent, so that there is little for FixNorm to repair. Gains below 0.05, which may "
+        "be the size of the published ones, would not be seen."
+    )
     experiment = (
         "Pre-LN with LayerNorm and with ScaleNorm learns to translate dates from a small set of "
         "pairs that it can memorize; with plain word vectors, and with FixNorm, which normalizes "

@@ -55,6 +55,13 @@ class FtTransformerFirstNorm(ComparisonClaim):
     # NOTE[DIFF]: the paper uses eleven large tables; here a few small ones, one of them synthetic,
     # and no dropout. The documentation of the released code calls the removal crucial.
     paper_location = "section 3.3; the documentation of the package rtdl_revisiting_models"
+    about = ("pre_ln",)
+    finding = (
+        "the progress without the first norm minus that with it is {without minus with, mean "
+        "over tables}"
+    )
+    measured_on = "a synthetic table and handwritten digits, 2 layers of width 32"
+    reach = "each model at its best of four learning rates; robustness to the rate is not judged"
     experiment = (
         "FT-Transformer with numbers as linear tokens learns a synthetic table with a nonlinear "
         "target (waves) and one that comes with scikit-learn (digits, 64 pixels); in the "

@@ -44,6 +44,13 @@ class FtTransformerFirstNormOnCalifornia(ComparisonClaim):
 
     # NOTE[DIFF]: the paper trains wider models to convergence, with dropout; here 300 steps.
     paper_location = "section 3.3; the documentation of the package rtdl_revisiting_models"
+    about = ("pre_ln",)
+    finding = (
+        "the progress without the first norm minus that with it is {without minus with, mean "
+        "over tables}"
+    )
+    measured_on = "California housing, 2 layers of width 32, 300 steps"
+    reach = "training to convergence is not tested"
     experiment = (
         "FT-Transformer with numbers as linear tokens learns the house values of California "
         "housing, with and without the very first norm, over the same learning rates; the loss is "

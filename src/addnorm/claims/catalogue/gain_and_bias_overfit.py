@@ -46,6 +46,20 @@ class GainAndBiasOverfit(ComparisonClaim):
     """
 
     paper_location = "section 3.1 and table 2"
+    about = ("layer",)
+    finding = (
+        "without gain and bias progress changes by {progress on all pairs, without minus with} "
+        "on all pairs and {progress on few pairs, without minus with} on few, and the gap to "
+        "the training loss by {gap on few pairs in nats, without minus with} nats"
+    )
+    measured_on = "dates, 3+3 layers of width 32, 200 or 5,000 pairs"
+    reach = "differences below 0.05 are not resolved; published gains may be smaller"
+    discussion = (
+        "Leaving gain and bias out costs nothing, as the paper says. That they over-fit is not "
+        "seen: the gap between training and validation loss stays the same. The paper trains to"
+        " convergence on larger data; here all weights together memorize 200 pairs, and gain "
+        "and bias are a small part of them."
+    )
     experiment = (
         "Pre-LN with and without gain and bias in its norms learns to translate dates, from all "
         "5,000 pairs and, with more steps, from a small subset that it can memorize; each over "

@@ -52,6 +52,14 @@ class LastGradient(InitClaim):
     # NOTE[DIFF]: the theorem is about a single head without queries and keys, and matrices as wide
     # as the stream; here the usual layers at their usual start, as the paper's own figure has them.
     paper_location = "section 3.3, theorem 1 and figure 3"
+    about = ("post_ln", "pre_ln")
+    finding = (
+        "the last feed-forward gradient grows as depth to the power {slope of post_ln, ln "
+        "gradient over ln depth} in Post-LN and {slope of pre_ln, ln gradient over ln depth} in"
+        " Pre-LN"
+    )
+    measured_on = "untrained language models of 8 to 64 layers of width 32"
+    reach = "at initialization only; the power of Post-LN is close to 0, not exactly 0"
     experiment = (
         "Untrained language models that differ only in depth read random tokens with random "
         "targets. After one backward pass the norm of the gradient of the last layer's second "

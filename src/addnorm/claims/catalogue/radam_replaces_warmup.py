@@ -36,6 +36,13 @@ class RadamReplacesWarmup(ComparisonClaim):
     """Post-LN under Adam with and without warm-up, and under RAdam without."""
 
     paper_location = "sections 4 and 5.3; section 4 of Xiong et al. 2020, arXiv 2002.04745"
+    about = ("post_ln",)
+    finding = (
+        "RAdam's progress without warm-up minus AdamW's with it is {radam minus adamw with "
+        "warm-up}; AdamW loses {adamw, with warm-up minus without} without it"
+    )
+    measured_on = "dates, Post-LN of 6+6 layers of width 32, 160 steps"
+    reach = "there is little to replace at this depth; see post_ln_needs_warmup"
     experiment = (
         "Post-LN of six layers each in encoder and decoder learns to translate dates, under AdamW "
         "with a warm-up of a quarter of the steps and without, and under RAdam without, over "

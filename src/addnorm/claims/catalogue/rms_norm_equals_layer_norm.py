@@ -49,6 +49,18 @@ class RmsNormEqualsLayerNorm(ComparisonClaim):
     """
 
     paper_location = "section 5 and tables 2 to 9"
+    about = ("rms", "layer")
+    finding = (
+        "RMSNorm's progress minus LayerNorm's is {progress, rms minus layer}, and it runs "
+        "{exp:ln(speed), rms minus layer} times as fast"
+    )
+    measured_on = "dates, 3+3 layers of width 32, 200 steps on 5,000 pairs"
+    reach = "the speed is that of our kernels on a CPU"
+    discussion = (
+        "The progress is equal; the time is not. The paper times other implementations on a "
+        "GPU. Here both norms are one native kernel on a CPU, where subtracting the mean costs "
+        "little, and the kernel of RMSNorm is a few percent slower."
+    )
     experiment = (
         "Pre-LN with either norm learns to translate dates over the same learning rates. In "
         "addition, encoders with either norm run forward and backward in alternation, so that "

@@ -34,6 +34,10 @@ class RmsNormEqualsLayerNormOnWikitext(ComparisonClaim):
 
     # NOTE[DIFF]: the paper measures translation, reading comprehension and retrieval.
     paper_location = "section 5 and tables 2 to 9"
+    about = ("rms", "layer")
+    finding = "RMSNorm's progress minus LayerNorm's is {progress, rms minus layer}"
+    measured_on = "3,000 paragraphs of WikiText-2, 3 layers of width 32, 200 steps"
+    reach = "losses at an early stage of training"
     experiment = (
         "A language model of three Pre-LN layers with either norm reads 3,000 paragraphs of "
         "WikiText-2, in pieces of words, over the same learning rates. " + PROGRESS_DEFINITION

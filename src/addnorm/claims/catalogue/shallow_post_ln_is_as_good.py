@@ -35,6 +35,10 @@ class ShallowPostLnIsAsGood(ComparisonClaim):
     """Post-LN and Pre-LN at a depth at which both train."""
 
     paper_location = "section 1 and table 1 of Liu et al.; section 5 of Nguyen and Salazar"
+    about = ("post_ln", "pre_ln")
+    finding = "Post-LN's progress minus Pre-LN's is {progress, post_ln minus pre_ln}"
+    measured_on = "dates, 2+2 layers of width 32, 200 steps"
+    reach = "shallow models; that it ends better than Pre-LN is not tested"
     experiment = (
         "Encoder and decoder of two layers each learn to translate dates over the same "
         "learning rates, without and with a warm-up of a quarter of the steps. "

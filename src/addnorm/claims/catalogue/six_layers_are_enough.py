@@ -37,6 +37,13 @@ class SixLayersAreEnough(ComparisonClaim):
 
     attributed_to = "ours, against Wang et al., 2019"
     paper_location = "table 3 of Vaswani et al.; section 5.2 of Wang et al."
+    about = ("pre_ln",)
+    finding = (
+        "the progress of 12+12 layers minus that of 6+6 in the same number of steps is {12 "
+        "layers minus 6}"
+    )
+    measured_on = "dates, Pre-LN of width 32, 150 steps"
+    reach = "a small task and short training; deeper models learn more slowly here"
     experiment = (
         "Pre-LN of six and of twelve layers in encoder and decoder learns to translate dates "
         "in the same number of steps, over the same learning rates, without warm-up and with "

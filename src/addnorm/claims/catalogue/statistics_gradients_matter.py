@@ -45,6 +45,10 @@ class StatisticsGradientsMatter(ComparisonClaim):
     """LayerNorm without gain and bias, the same detached, and no norm at all."""
 
     paper_location = "section 3.2 and table 3"
+    about = ("detach", "layer")
+    finding = "detaching the statistics changes progress by {progress, detached minus whole}"
+    measured_on = "dates, Pre-LN of 6+6 layers of width 32, 200 steps"
+    reach = "without gain and bias, and with short training"
     experiment = (
         "Pre-LN with six layers each in encoder and decoder learns to translate dates over the "
         "same learning rates: with LayerNorm without gain and bias, with the same norm whose "
