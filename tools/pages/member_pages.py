@@ -94,13 +94,12 @@ def claim_parts(name: str) -> list[str]:
         claim = claims.make(card.name)
         if name in claim.about:
             result = results.get(card.name)
-            found = (
-                f"**{result.verdict.answer}.** {claim.summarize(result.verdict)}"
-                if result is not None and result.verdict is not None
-                else "Not run yet by its current settings."
-            )
-            target = f"{CLAIMS_PAGE}#{card.name}" if result is not None else CLAIMS_PAGE
-            lines.append(f"- [{card.title}]({target}): {card.summary} {found}")
+            if result is None or result.verdict is None:
+                lines.append(f"- [{card.title}]({CLAIMS_PAGE}) (not run): {card.summary}")
+            else:
+                link = f"[{card.title}]({CLAIMS_PAGE}#{card.name})"
+                found = claim.summarize(result.verdict)
+                lines.append(f"- {link} ({result.verdict.answer}): {found}")
     text = "\n".join(lines) or f"None yet; [all claims]({CLAIMS_PAGE})."
     return ["## Claims about it", text]
 

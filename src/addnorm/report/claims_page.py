@@ -35,8 +35,8 @@ ANSWER_OUTCOMES = {
 } | {NOT_JUDGED: "waiting"}
 """The outcome whose color and symbol each verdict uses."""
 ANSWER_ORDER = {"not held": 0, "crashed": 1, "undecided": 2, "held": 3}
-CORRECTED_SUFFIX = ", by a corrected rule"
-NEW_ROWS_SUFFIX = ", by a rule corrected before this run"
+CORRECTED = "by a corrected rule"
+CORRECTED_BEFORE_RUN = "by a rule corrected before this run"
 ABOUT = (
     "Published statements about norms and residual connections. Each is tested by one small "
     "experiment and judged by a rule that was fixed before the run. A rule that was corrected "
@@ -52,14 +52,16 @@ PROGRESS_NOTE = (
 
 @dataclass(frozen=True)
 class VerdictChip:
-    """A verdict as a colored label."""
+    """A verdict as a colored label, with a note below it."""
 
     answer: str
+    note: str = ""
 
     def __html__(self) -> str:
         outcome = ANSWER_OUTCOMES[self.answer]
         symbol = OUTCOME_SYMBOLS[outcome]
-        return f'<span class="chip is-{outcome}">{symbol} {escape(self.answer)}</span>'
+        note = f"<br><small>{escape(self.note)}</small>" if self.note else ""
+        return f'<span class="chip is-{outcome}">{symbol} {escape(self.answer)}</span>{note}'
 
 
 def write_claims_report(folder: str | Path) -> Path:
@@ -127,10 +129,16 @@ def _missing(claim_results: Mapping[str, Result]) -> list[str]:
     return [name for name in registry if name not in claim_results]
 
 
+def _correction(claim: Claim) -> str:
+    """Return the note of a claim whose rule was corrected; empty for others."""
+    if not claim.corrected:
+        return ""
+    return CORRECTED_BEFORE_RUN if claim.has_new_rows else CORRECTED
+
+
 def _answer(claim: Claim, result: Result) -> str:
     """Return the verdict, marked if the rule was corrected."""
-    suffix = NEW_ROWS_SUFFIX if claim.has_new_rows else CORRECTED_SUFFIX
-    return f"{result.answer}{suffix if claim.corrected else ''}"
+    return ", ".join(filter(None, (result.answer, _correction(claim))))
 
 
 def _sentence(claim: Claim, result: Result) -> str:
@@ -159,7 +167,7 @@ def _summary(claim_results: Mapping[str, Result]) -> Table:
     for number, (name, result) in enumerate(claim_results.items(), start=2):
         claim, card = registry.member(name)(), registry.card(name)
         link = Markup('<a href="#s{}">{}</a>').format(number, card.title)
-        chip = VerdictChip(result.answer)
+        chip = VerdictChip(result.answer, _correction(claim))
         rows.append([link, chip, card.summary, _sentence(claim, result), claim.source])
     head = ("claim", "verdict", "statement", "what was found", "source")
     return Table("", head, rows, wide=True, stacked=True)
@@ -168,12 +176,12 @@ def _summary(claim_results: Mapping[str, Result]) -> Table:
 def _section(claim: Claim, result: Result) -> Section:
     card = registry.card(result.claim)
     chart = plot_claim(claim.chart, claim.chart_rows(result.rows), _capitalize(claim.chart.y))
-    verdict = [[VerdictChip(result.answer), _sentence(claim, result)]]
+    chip = VerdictChip(result.answer, _correction(claim))
     return Section(
         card.title,
         [
             Headline([card.summary]),
-            Table("", ("verdict", "what was found"), verdict, wide=True),
+            Table("", ("verdict", "what was found"), [[chip, _sentence(claim, result)]], wide=True),
             *_discussion(claim, result),
             chart,
             Collapsible("Rule, checks and premises", _evidence(claim, result)),

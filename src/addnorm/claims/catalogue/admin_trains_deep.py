@@ -25,7 +25,7 @@ class AdminTrainsDeep(DeepRemedyClaim):
 
     arm = "admin"
     paper_location = "section 5.2 and table 3"
-    about = ("admin", "post_ln")
+    about = ("admin",)
     finding = (
         "Admin reaches {progress of admin} of Pre-LN's progress, Post-LN {progress of post_ln}"
     )

@@ -25,7 +25,7 @@ class B2tTrainsDeep(DeepRemedyClaim):
 
     arm = "b2t"
     paper_location = "sections 4 and 5"
-    about = ("b2t", "post_ln")
+    about = ("b2t",)
     finding = "B2T reaches {progress of b2t} of Pre-LN's progress, Post-LN {progress of post_ln}"
     measured_on = "dates, 18+18 layers of width 32, 120 steps"
     reach = "not tested: longer training and wider models"

@@ -27,7 +27,7 @@ from addnorm.core.rows import Row
             "arXiv 1906.01787; Liu et al., Understanding the Difficulty of Training "
             "Transformers, 2020, arXiv 2004.08249"
         ),
-        summary="Post-LN with twelve layers or more does not train where Pre-LN does.",
+        summary="Deep Post-LN, here of eighteen layers, does not train where Pre-LN does.",
     )
 )
 class DeepPostLnFails(VeryDeepClaim):

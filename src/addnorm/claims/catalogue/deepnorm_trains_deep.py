@@ -19,7 +19,7 @@ class DeepnormTrainsDeep(DeepRemedyClaim):
 
     arm = "deepnorm"
     paper_location = "section 4 and table 1"
-    about = ("deepnorm", "post_ln")
+    about = ("deepnorm",)
     finding = (
         "DeepNorm reaches {progress of deepnorm} of Pre-LN's progress, Post-LN {progress of "
         "post_ln}"

@@ -23,7 +23,7 @@ class RezeroTrainsDeep(DeepRemedyClaim):
     arm = "rezero"
     has_warmup = False
     paper_location = "section 5"
-    about = ("rezero", "post_ln")
+    about = ("rezero",)
     finding = (
         "ReZero reaches {progress of rezero} of Pre-LN's progress, Post-LN {progress of post_ln}"
     )

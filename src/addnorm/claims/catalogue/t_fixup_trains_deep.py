@@ -26,7 +26,7 @@ class TFixupTrainsDeep(DeepRemedyClaim):
     arm = "t_fixup"
     has_warmup = False
     paper_location = "sections 3 and 4"
-    about = ("t_fixup", "post_ln")
+    about = ("t_fixup",)
     finding = (
         "T-Fixup reaches {progress of t_fixup} of Pre-LN's progress, Post-LN {progress of post_ln}"
     )
