@@ -129,3 +129,7 @@ CORPORA: dict[str, ExternalCorpus] = {
     ),
 }
 """Corpora by name."""
+
+EXTERNAL_TABLES: "dict[str, Callable[[], pd.DataFrame]]" = {"california": read_california}
+"""Functions that read tables, by name; the target column is `target`."""
+EXTERNAL_NAMES = {*CORPORA, *EXTERNAL_TABLES}

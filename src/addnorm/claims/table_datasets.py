@@ -1,4 +1,4 @@
-"""Tables used by claims: some that come with scikit-learn, synthetic ones and an external one."""
+"""Tables used by claims: some that come with scikit-learn, and synthetic ones."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from addnorm.claims.external_datasets import read_california
+from addnorm.claims.external_datasets import EXTERNAL_TABLES
 from addnorm.core.files import atomic_write
 from addnorm.core.seeds import derive_seed
 
@@ -23,7 +23,7 @@ def make_table(folder: Path, name: str) -> Path:
     path = folder / f"{name}.csv"
     if not path.exists():
         with atomic_write(path) as file:
-            TABLES[name]().to_csv(file, index=False)
+            (TABLES | EXTERNAL_TABLES)[name]().to_csv(file, index=False)
     return path
 
 
@@ -104,6 +104,5 @@ TABLES: dict[str, Callable[[], "pd.DataFrame"]] = {
     "breast_cancer-gaps": lambda: _with_missing_cells("breast_cancer"),
     "views-gaps": lambda: _with_missing_cells("views"),
     "digits": _digits,
-    "california": read_california,
 }
 """Functions that build the tables, by name; the target column is `TARGET_COLUMN`."""

@@ -19,7 +19,12 @@ from addnorm.claims.cell_cache import (
 )
 from addnorm.claims.checks import Check, estimate_over_seeds
 from addnorm.claims.claim import Budget, Claim, ClaimWorkspace
-from addnorm.claims.external_datasets import CORPORA, find_missing_data, make_external_corpus
+from addnorm.claims.external_datasets import (
+    CORPORA,
+    EXTERNAL_NAMES,
+    find_missing_data,
+    make_external_corpus,
+)
 from addnorm.claims.progress_scale import raw_progress, scale_progress, setting_key
 from addnorm.claims.table_datasets import make_table
 from addnorm.comparison.analysis.study import CellOutcome, Study
@@ -54,8 +59,6 @@ SMOKE_RECORDS = 50
 """Training records of a smoke run."""
 DATA_FOLDER = "data"
 """Folder beside the studies for small corpora and tables."""
-EXTERNAL = {*CORPORA, "california"}
-"""Names of data sets that are not part of addnorm."""
 LABELED_FIELDS = ("depth", "warmup")
 """Fields whose values are shown together with the field name."""
 FIRST_PILOT = (
@@ -160,7 +163,7 @@ class ComparisonClaim(TrainedClaim):
         return {}
 
     def find_missing_data(self, budget: Budget) -> str:
-        names = {*self.corpora(budget).values(), *self.tables(budget).values()} & EXTERNAL
+        names = {*self.corpora(budget).values(), *self.tables(budget).values()} & EXTERNAL_NAMES
         return next(filter(None, map(find_missing_data, sorted(names))), "")
 
     def settings(self, budget: Budget) -> dict[str, Any]:
