@@ -16,13 +16,8 @@ from addnorm.claims.cell_cache import (
     shared_settings,
     small_demo_corpus,
 )
-from addnorm.claims.progress_scale import raw_progress
-from addnorm.claims.training_claims import (
-    best_setting_rows,
-    best_setting_values,
-    cell_rows,
-    sweep_inside_and_edges,
-)
+from addnorm.claims.progress_scale import best_setting_rows, best_setting_values, raw_progress
+from addnorm.claims.training_claims import cell_rows, sweep_inside_and_edges
 from addnorm.comparison import Study
 from addnorm.comparison.analysis.study import read_comparison
 from addnorm.comparison.cell_result import CellResult

@@ -6,12 +6,12 @@ from typing import ClassVar
 from addnorm.claims.checks import Check, estimate_over_seeds
 from addnorm.claims.claim import Budget, ChartSpec
 from addnorm.claims.experiments import FAILING_LRS, TRAINING_LR, very_deep_comparison
+from addnorm.claims.progress_scale import best_setting_values
 from addnorm.claims.training_claims import (
     PROGRESS_DEFINITION,
     TRAINED_GUIDE,
     TRAINED_THRESHOLD,
     ComparisonClaim,
-    best_setting_values,
 )
 from addnorm.comparison.spec import Comparison
 from addnorm.comparison.statistics import paired_difference

@@ -1,4 +1,6 @@
-"""The scale of progress: one for all claims of a field, so that equal cells are judged equally.
+"""The scale of progress, and the setting at which an arm is judged.
+
+All claims of a field share one scale, so that equal cells are judged equally.
 
 A cell by itself has raw progress, the fraction of the baseline's loss that it removes. A claim has
 a *reference*, usually Pre-LN, whose cells all claims of its field contain. Progress is raw progress
@@ -9,7 +11,7 @@ raw = 1 - loss / baseline, progress = raw / (mean raw progress of the reference 
 """
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
@@ -73,6 +75,44 @@ def reference_progress(rows: Iterable[Row]) -> float:
 def setting_key(row: Row) -> tuple[Any, ...]:
     """Return the setting of a row: study, arm, depth, warm-up and learning rate."""
     return tuple(row.get(field) for field in ("study", "arm", "depth", "warmup", "lr"))
+
+
+def best_setting_rows(rows: Iterable[Row], **fields: Any) -> list[Row]:
+    """Return the rows with these field values, of each seed at its best setting.
+
+    A setting is study, arm, depth, warm-up and learning rate; those not in `fields` are chosen. The
+    setting of a seed is chosen by the mean progress of the other seeds, so that the choice does not
+    depend on the value that is judged. A single seed chooses for itself.
+    """
+    own = select_fields(rows, **fields)
+    settings: dict[tuple[Any, ...], dict[int, float]] = {}
+    for row in own:
+        if row["name"] == "progress":
+            settings.setdefault(setting_key(row), {})[row["seed"]] = row["value"]
+    seeds = {seed for values in settings.values() for seed in values}
+
+    def mean_of_others(seed: int, values: Mapping[int, float]) -> float:
+        others = [value for each, value in values.items() if each != seed or len(seeds) == 1]
+        return fmean(others) if others else -math.inf
+
+    best = {
+        seed: max(settings, key=lambda at, seed=seed: mean_of_others(seed, settings[at]))  # type: ignore[misc]
+        for seed in seeds
+    }
+    return [row for row in own if setting_key(row) == best.get(row["seed"])]
+
+
+def best_setting_values(
+    rows: Iterable[Row], name: str = "progress", **fields: Any
+) -> dict[int, float]:
+    """Return the values of a row name at the best setting, by seed."""
+    best = best_setting_rows(rows, **fields)
+    return {row["seed"]: row["value"] for row in best if row["name"] == name}
+
+
+def select_fields(rows: Iterable[Row], **fields: Any) -> list[Row]:
+    """Return the rows with these field values."""
+    return [row for row in rows if all(row.get(key) == value for key, value in fields.items())]
 
 
 def _divide(value: float, unit: float) -> float:

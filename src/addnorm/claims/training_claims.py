@@ -1,13 +1,11 @@
 """Claims by training: comparisons whose cells become rows and are judged by progress.
 
-Each arm is tuned over the same learning rates. To avoid selection bias, the setting of a seed is
-chosen by the mean progress of the other seeds (`best_setting_rows`).
+Each arm is tuned over the same learning rates. `progress_scale.py` chooses the setting of each seed
+and scales progress.
 """
 
-import math
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from statistics import fmean
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 from addnorm.claims.cell_cache import (
@@ -25,7 +23,12 @@ from addnorm.claims.external_datasets import (
     find_missing_data,
     make_external_corpus,
 )
-from addnorm.claims.progress_scale import raw_progress, scale_progress, setting_key
+from addnorm.claims.progress_scale import (
+    best_setting_values,
+    raw_progress,
+    scale_progress,
+    select_fields,
+)
 from addnorm.claims.table_datasets import make_table
 from addnorm.comparison.analysis.study import CellOutcome, Study
 from addnorm.comparison.outcomes import NO_LEARNING_RATIO, TRAINED_PROGRESS, LossSummary
@@ -281,39 +284,6 @@ def _round_value(value: float) -> float:
     return float(f"{value:.6g}")
 
 
-def best_setting_rows(rows: Iterable[Row], **fields: Any) -> list[Row]:
-    """Return the rows with these field values, of each seed at its best setting.
-
-    A setting is study, arm, depth, warm-up and learning rate; those not in `fields` are chosen. The
-    setting of a seed is chosen by the mean progress of the other seeds, so that the choice does not
-    depend on the value that is judged. A single seed chooses for itself.
-    """
-    own = select_fields(rows, **fields)
-    settings: dict[tuple[Any, ...], dict[int, float]] = {}
-    for row in own:
-        if row["name"] == "progress":
-            settings.setdefault(setting_key(row), {})[row["seed"]] = row["value"]
-    seeds = {seed for values in settings.values() for seed in values}
-
-    def mean_of_others(seed: int, values: Mapping[int, float]) -> float:
-        others = [value for each, value in values.items() if each != seed or len(seeds) == 1]
-        return fmean(others) if others else -math.inf
-
-    best = {
-        seed: max(settings, key=lambda at, seed=seed: mean_of_others(seed, settings[at]))  # type: ignore[misc]
-        for seed in seeds
-    }
-    return [row for row in own if setting_key(row) == best.get(row["seed"])]
-
-
-def best_setting_values(
-    rows: Iterable[Row], name: str = "progress", **fields: Any
-) -> dict[int, float]:
-    """Return the values of a row name at the best setting, by seed."""
-    best = best_setting_rows(rows, **fields)
-    return {row["seed"]: row["value"] for row in best if row["name"] == name}
-
-
 def sweep_premises(rows: Sequence[Row], group_fields: Sequence[str]) -> list[Check]:
     """Return the premise that no group is best at an edge of its sweep.
 
@@ -341,11 +311,6 @@ def sweep_premises(rows: Sequence[Row], group_fields: Sequence[str]) -> list[Che
             )
         )
     return checks
-
-
-def select_fields(rows: Iterable[Row], **fields: Any) -> list[Row]:
-    """Return the rows with these field values."""
-    return [row for row in rows if all(row.get(key) == value for key, value in fields.items())]
 
 
 def sweep_inside_and_edges(

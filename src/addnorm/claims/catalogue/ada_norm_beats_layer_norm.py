@@ -5,7 +5,8 @@ from collections.abc import Mapping, Sequence
 from addnorm.claims.checks import Check
 from addnorm.claims.claim import Budget, ChartSpec, register
 from addnorm.claims.experiments import norm_comparison
-from addnorm.claims.training_claims import PROGRESS_DEFINITION, ComparisonClaim, best_setting_values
+from addnorm.claims.progress_scale import best_setting_values
+from addnorm.claims.training_claims import PROGRESS_DEFINITION, ComparisonClaim
 from addnorm.comparison.spec import Comparison
 from addnorm.comparison.statistics import paired_difference
 from addnorm.core.cards import Card

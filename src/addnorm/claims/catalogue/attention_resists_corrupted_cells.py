@@ -7,13 +7,12 @@ from typing import Any
 from addnorm.claims.checks import Check, estimate_over_seeds
 from addnorm.claims.claim import Budget, ChartSpec, ClaimWorkspace, register
 from addnorm.claims.experiments import SHALLOW_LRS
+from addnorm.claims.progress_scale import best_setting_rows, best_setting_values
 from addnorm.claims.table_datasets import TARGET_COLUMN
 from addnorm.claims.training_claims import (
     TABLE_PROGRESS_DEFINITION,
     TRAINED_THRESHOLD,
     ComparisonClaim,
-    best_setting_rows,
-    best_setting_values,
 )
 from addnorm.comparison.parse import parse_comparison
 from addnorm.comparison.spec import Comparison

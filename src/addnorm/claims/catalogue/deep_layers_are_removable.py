@@ -16,13 +16,8 @@ from addnorm.claims.claim import Budget, ChartSpec, ClaimWorkspace, register
 from addnorm.claims.experiments import DEEP_LRS
 from addnorm.claims.init_claims import BudgetSettings, compute_per_seed, make_budget_table, make_row
 from addnorm.claims.progress import ProgressTimer
-from addnorm.claims.progress_scale import raw_progress
-from addnorm.claims.training_claims import (
-    DATA_FOLDER,
-    PROGRESS_DEFINITION,
-    TrainedClaim,
-    best_setting_rows,
-)
+from addnorm.claims.progress_scale import best_setting_rows, raw_progress
+from addnorm.claims.training_claims import DATA_FOLDER, PROGRESS_DEFINITION, TrainedClaim
 from addnorm.comparison.statistics import paired_difference
 from addnorm.comparison.tasks.text_data import unigram_loss
 from addnorm.core.cards import Card

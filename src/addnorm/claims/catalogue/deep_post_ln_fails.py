@@ -10,7 +10,8 @@ from addnorm.claims.deep_training_claims import (
     describe_very_deep_experiment,
 )
 from addnorm.claims.experiments import very_deep_comparison
-from addnorm.claims.training_claims import TRAINED_THRESHOLD, best_setting_values
+from addnorm.claims.progress_scale import best_setting_values
+from addnorm.claims.training_claims import TRAINED_THRESHOLD
 from addnorm.comparison.spec import Comparison
 from addnorm.comparison.statistics import paired_difference
 from addnorm.core.cards import Card

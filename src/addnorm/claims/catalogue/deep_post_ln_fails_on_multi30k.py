@@ -6,12 +6,12 @@ from addnorm.claims.checks import Check, estimate_over_seeds
 from addnorm.claims.claim import Budget, register
 from addnorm.claims.deep_training_claims import PROGRESS_BY_LR, check_post_ln_fails
 from addnorm.claims.experiments import use_captions, very_deep_comparison
+from addnorm.claims.progress_scale import best_setting_values
 from addnorm.claims.training_claims import (
     NOTHING_LOOKED_AT,
     PROGRESS_DEFINITION,
     TRAINED_THRESHOLD,
     ComparisonClaim,
-    best_setting_values,
 )
 from addnorm.comparison.spec import Comparison
 from addnorm.comparison.statistics import paired_difference

@@ -7,13 +7,13 @@ from typing import Any
 from addnorm.claims.checks import Check, estimate_over_seeds
 from addnorm.claims.claim import Budget, ChartSpec, register
 from addnorm.claims.experiments import SHALLOW_LRS, THIRD_ROUND
+from addnorm.claims.progress_scale import best_setting_values
 from addnorm.claims.table_datasets import TARGET_COLUMN
 from addnorm.claims.training_claims import (
     NEGLIGIBLE_PROGRESS,
     TABLE_PROGRESS_DEFINITION,
     TRAINED_GUIDE,
     ComparisonClaim,
-    best_setting_values,
 )
 from addnorm.comparison.parse import parse_comparison
 from addnorm.comparison.spec import Comparison

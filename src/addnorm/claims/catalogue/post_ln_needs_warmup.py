@@ -6,14 +6,13 @@ from collections.abc import Mapping, Sequence
 from addnorm.claims.checks import Check, estimate_over_seeds
 from addnorm.claims.claim import Budget, ChartSpec, register
 from addnorm.claims.experiments import warmup_comparison
+from addnorm.claims.progress_scale import best_setting_rows, best_setting_values
 from addnorm.claims.training_claims import (
     NEGLIGIBLE_PROGRESS,
     PROGRESS_DEFINITION,
     TRAINED_GUIDE,
     TRAINED_THRESHOLD,
     ComparisonClaim,
-    best_setting_rows,
-    best_setting_values,
 )
 from addnorm.comparison.spec import Comparison
 from addnorm.comparison.statistics import paired_difference

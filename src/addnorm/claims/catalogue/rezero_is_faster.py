@@ -8,7 +8,8 @@ from addnorm.claims.checks import Check, estimate_over_seeds
 from addnorm.claims.claim import Budget, ChartSpec, register
 from addnorm.claims.deep_training_claims import WITH_AND_WITHOUT_WARMUP, describe_deep_experiment
 from addnorm.claims.experiments import deep_comparison
-from addnorm.claims.training_claims import ComparisonClaim, best_setting_rows
+from addnorm.claims.progress_scale import best_setting_rows
+from addnorm.claims.training_claims import ComparisonClaim
 from addnorm.comparison.spec import Comparison
 from addnorm.comparison.statistics import paired_difference
 from addnorm.core.cards import Card

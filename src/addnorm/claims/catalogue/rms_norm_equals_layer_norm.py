@@ -19,12 +19,8 @@ from addnorm.claims.init_claims import (
     reseed,
     select_rows,
 )
-from addnorm.claims.training_claims import (
-    NEGLIGIBLE_PROGRESS,
-    PROGRESS_DEFINITION,
-    ComparisonClaim,
-    best_setting_values,
-)
+from addnorm.claims.progress_scale import best_setting_values
+from addnorm.claims.training_claims import NEGLIGIBLE_PROGRESS, PROGRESS_DEFINITION, ComparisonClaim
 from addnorm.comparison.spec import Comparison
 from addnorm.comparison.statistics import paired_difference
 from addnorm.core.cards import Card

@@ -6,12 +6,12 @@ from typing import Any
 from addnorm.claims.checks import Check
 from addnorm.claims.claim import Budget, ChartSpec, register
 from addnorm.claims.experiments import LARGE, SHALLOW_LRS, SMALL, THIRD_ROUND, TINY
+from addnorm.claims.progress_scale import best_setting_values
 from addnorm.claims.training_claims import (
     NEGLIGIBLE_PROGRESS,
     NOTHING_LOOKED_AT,
     PROGRESS_DEFINITION,
     ComparisonClaim,
-    best_setting_values,
 )
 from addnorm.comparison.parse import parse_comparison
 from addnorm.comparison.spec import Comparison

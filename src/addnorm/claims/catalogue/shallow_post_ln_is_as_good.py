@@ -5,12 +5,12 @@ from collections.abc import Mapping, Sequence
 from addnorm.claims.checks import Check
 from addnorm.claims.claim import Budget, ChartSpec, register
 from addnorm.claims.experiments import shallow_comparison
+from addnorm.claims.progress_scale import best_setting_values
 from addnorm.claims.training_claims import (
     FIRST_PILOT,
     NEGLIGIBLE_PROGRESS,
     PROGRESS_DEFINITION,
     ComparisonClaim,
-    best_setting_values,
 )
 from addnorm.comparison.spec import Comparison
 from addnorm.comparison.statistics import paired_difference
