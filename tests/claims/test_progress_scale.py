@@ -1,7 +1,7 @@
 """One scale of progress per field: equal cells get the same judgement in every claim."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from addnorm.claims import registry
@@ -36,6 +36,7 @@ def verdict_of_post_ln(name, rows):
     return check
 
 
+@settings(max_examples=25, deadline=None)
 @given(
     post=st.tuples(*[losses] * 3),
     pre=st.tuples(*[st.floats(0.01, 2.5)] * 3),
@@ -50,6 +51,7 @@ def test_equal_cells_get_the_same_judgement_in_every_deep_claim(post, pre, other
     assert len(found) == 1
 
 
+@settings(max_examples=50, deadline=None)
 @given(
     post=st.tuples(*[losses] * 3),
     pre=st.tuples(*[st.floats(0.01, 2.5)] * 3),
