@@ -46,9 +46,9 @@ class DeepPostLnFailsOnMulti30k(ComparisonClaim):
     reach = "losses at an early stage; no translation is scored"
     experiment = (
         "Encoder and decoder of eighteen layers each learn to translate captions from English to "
-        "German (10,000 pairs of Multi30k, in pieces of words). Post-LN is tuned over "
-        "learning rate and warm-up; Pre-LN without warm-up and B2T with it run at one rate, as on "
-        "dates. " + PROGRESS_DEFINITION
+        "German (10,000 pairs of Multi30k, in pieces of words). Post-LN is tuned over learning "
+        "rate and warm-up, B2T over the learning rate, with warm-up; Pre-LN runs at one rate "
+        "without it, as on dates. " + PROGRESS_DEFINITION
     )
     rule = (
         f"Post-LN at its best makes progress below {TRAINED_THRESHOLD:g}; B2T makes more than "
@@ -59,7 +59,7 @@ class DeepPostLnFailsOnMulti30k(ComparisonClaim):
 
     def comparisons(self, budget: Budget) -> Mapping[str, Comparison]:
         spec = very_deep_comparison(
-            budget, ["post_ln"], arms_without_warmup=["pre_ln"], arms_with_warmup=["b2t"], seeds=3
+            budget, ["post_ln"], arms_without_warmup=["pre_ln"], tuned_arms=["b2t"], seeds=3
         )
         return {"deep": use_captions(spec)}
 
