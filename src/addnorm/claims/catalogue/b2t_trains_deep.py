@@ -36,7 +36,10 @@ class B2tTrainsDeep(DeepRemedyClaim):
     about = ("b2t",)
     finding = "B2T reaches {progress of b2t} of Pre-LN's progress, Post-LN {progress of post_ln}"
     measured_on = "dates, 18+18 layers of width 32, 120 steps"
-    reach = "not tested: longer training and wider models"
+    reach = (
+        "at twice its best learning rate half of the seeds do not train; not tested: longer "
+        "training and wider models"
+    )
     experiment = describe_very_deep_experiment(
         f"B2T is tuned over {len(TUNED_LRS)} learning rates, with warm-up. Pre-LN runs without and"
     )
