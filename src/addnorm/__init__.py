@@ -5,8 +5,19 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from addnorm.comparison import Comparison, Study
-    from addnorm.core import UserError
-    from addnorm.interop import from_hf
+    from addnorm.core import Card, UserError
+    from addnorm.core.registry import register
+    from addnorm.interop import (
+        AddnormConfig,
+        AddnormForCausalLM,
+        AddnormForMaskedLM,
+        AddnormForSeq2SeqLM,
+        AddnormForSequenceClassification,
+        from_hf,
+        save_hf,
+        to_hf,
+    )
+    from addnorm.loading import load
     from addnorm.models import (
         Classifier,
         Config,
@@ -15,7 +26,6 @@ if TYPE_CHECKING:
         PrefixLM,
         Seq2Seq,
         build,
-        load,
     )
     from addnorm.norms import Norm, make_norm
     from addnorm.report.comparison.run_and_report import compare
@@ -29,6 +39,11 @@ __version__ = "0.1.0"
 # Where each public name lives. They are imported on first use, so that `import addnorm` and
 # `addnorm --help` do not wait for torch.
 _HOME = {
+    "AddnormConfig": "addnorm.interop",
+    "AddnormForCausalLM": "addnorm.interop",
+    "AddnormForMaskedLM": "addnorm.interop",
+    "AddnormForSeq2SeqLM": "addnorm.interop",
+    "AddnormForSequenceClassification": "addnorm.interop",
     "Classifier": "addnorm.models",
     "Comparison": "addnorm.comparison",
     "Config": "addnorm.models",
@@ -48,12 +63,16 @@ _HOME = {
     "Sublayer": "addnorm.sublayers",
     "TabularTransformerClassifier": "addnorm.tabular",
     "TabularTransformerRegressor": "addnorm.tabular",
+    "Card": "addnorm.core",
     "UserError": "addnorm.core",
+    "register": "addnorm.core.registry",
     "Wiring": "addnorm.wirings",
     "build": "addnorm.models",
     "compare": "addnorm.report.comparison.run_and_report",
     "from_hf": "addnorm.interop",
-    "load": "addnorm.models",
+    "load": "addnorm.loading",
+    "save_hf": "addnorm.interop",
+    "to_hf": "addnorm.interop",
     "make_norm": "addnorm.norms",
 }
 _PACKAGES = (
@@ -62,6 +81,12 @@ _PACKAGES = (
 )
 
 __all__ = [
+    "AddnormConfig",
+    "AddnormForCausalLM",
+    "AddnormForMaskedLM",
+    "AddnormForSeq2SeqLM",
+    "AddnormForSequenceClassification",
+    "Card",
     "Classifier",
     "Comparison",
     "Config",
@@ -89,6 +114,9 @@ __all__ = [
     "from_hf",
     "load",
     "make_norm",
+    "register",
+    "save_hf",
+    "to_hf",
 ]
 
 

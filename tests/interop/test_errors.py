@@ -173,9 +173,10 @@ def test_unsupported_inputs_are_rejected():
     ours = from_hf(build_llama())
     ids = batch(ours.origin)["input_ids"]
     for inputs, message in [
-        ({"labels": ids}, "inputs of LlamaForCausalLM among input_ids, .*, got 'labels'"),
-        ({"inputs_embeds": ids}, "got 'inputs_embeds'"),
+        ({"decoder_input_ids": ids}, "inputs of LlamaForCausalLM among input_ids, .*, got 'decod"),
+        ({"inputs_embeds": ids}, r"inputs_embeds: expected one of \(None,\), got a tensor"),
         ({"token_type_ids": ids}, "got 'token_type_ids'"),
+        ({"labels": ids[:, 1:]}, "labels: expected integers of shape"),
         ({"output_attentions": True}, "output_attentions: expected .*, got True; leave it out"),
         ({"return_dict": False}, "return_dict: expected .*, got False"),
         ({"attention_mask": ids[None]}, r"attention_mask: expected the shape of its tokens, \(3,"),

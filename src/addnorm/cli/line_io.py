@@ -122,11 +122,11 @@ def resolve_chunk(chunk: int | None, files: Iterable[Path]) -> int:
     return 1 if is_interactive else LINES_PER_CHUNK
 
 
-def open_run(folder: Path, device: str) -> "RunProtocol":
+def open_run(folder: Path, device: str, *, average: int | None = None) -> "RunProtocol":
     """Open a trained run; print a warning if its best checkpoint is damaged."""
     from addnorm.train.trained_run import TrainedRun
 
-    run = TrainedRun.open(folder, device=device)
+    run = TrainedRun.open(folder, device=device, average=average)
     if not run.is_best:
         print(
             f"addnorm: the best checkpoint of {folder} is damaged; using step {run.step}",

@@ -9,6 +9,7 @@ from torch import Tensor
 from addnorm.core.errors import UserError
 from addnorm.measure.evaluation_context import eval_mode
 from addnorm.models import Config, Model, build
+from addnorm.models.check_config import check_matches_config
 
 CALL_FIELDS = (
     *("wiring", "norm", "encoder_wiring", "encoder_norm", "positions", "embed_norm", "qk_norm"),
@@ -75,6 +76,7 @@ def check_arrangement(model: Any, expected: Config, class_name: str) -> None:
             f"to_hf: expected the attribute model to be an addnorm model, got "
             f"{type(model).__name__}"
         )
+    check_matches_config(model)
     theirs = _describe_model(build(expected, device="meta"))
     ours = _describe_model(model)
     for name, value in theirs.items():
