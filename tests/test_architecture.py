@@ -31,7 +31,7 @@ from tests.source_tree import (
 # A package imports only itself and the packages before it.
 PACKAGE_ORDER = (
     *("core", "kernels", "norms", "wirings", "sublayers", "stacks", "models", "data", "measure"),
-    *("doctor", "decode", "tasks", "train", "tabular", "comparison", "claims", "report"),
+    *("doctor", "monitor", "decode", "tasks", "train", "tabular", "comparison", "claims", "report"),
     *("interop", "bench", "cli"),
 )
 INDEPENDENT = {("wirings", "sublayers"), ("sublayers", "wirings")}
@@ -51,6 +51,7 @@ DYNAMIC_IMPORTERS = {
     "bench/train.py": "peers are optional and untyped",
     "cli/__init__.py": "an empty `exec` resets the interpreter after an interrupted one",
     "data/readers/tables.py": "pyarrow is optional",
+    "monitor/sinks.py": "packages of sinks are optional and untyped",
     "doctor/loading/targets.py": "the user names the module of a model",
 }
 """Files that may import a module by name, and why."""

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         build,
         load,
     )
+    from addnorm.monitor import Monitor
     from addnorm.norms import Norm, make_norm
     from addnorm.report.comparison.run_and_report import compare
     from addnorm.stacks import Decoder, Encoder, Stack
@@ -39,6 +40,7 @@ _HOME = {
     "KVCache": "addnorm.sublayers",
     "LanguageModel": "addnorm.models",
     "MaskedLM": "addnorm.models",
+    "Monitor": "addnorm.monitor",
     "Norm": "addnorm.norms",
     "PrefixLM": "addnorm.models",
     "SelfAttention": "addnorm.sublayers",
@@ -58,7 +60,8 @@ _HOME = {
 }
 _PACKAGES = (
     *("core", "norms", "wirings", "sublayers", "stacks", "models", "data", "measure", "doctor"),
-    *("decode", "tasks", "train", "tabular", "comparison", "claims", "report", "interop", "bench"),
+    *("monitor", "decode", "tasks", "train", "tabular", "comparison", "claims", "report"),
+    *("interop", "bench"),
 )
 
 __all__ = [
@@ -72,6 +75,7 @@ __all__ = [
     "KVCache",
     "LanguageModel",
     "MaskedLM",
+    "Monitor",
     "Norm",
     "PrefixLM",
     "SelfAttention",
