@@ -98,7 +98,9 @@ def compute_loss(model, ids):
     return cross_entropy(logits[:, :-1].flatten(0, 1).float(), ids[:, 1:].flatten())
 
 
-def train(model, optimizer, monitor=None, *, steps=5, accumulate=1, clip=None, context=None, run=None):
+def train(
+    model, optimizer, monitor=None, *, steps=5, accumulate=1, clip=None, context=None, run=None
+):
     """Train and return the losses; `run` is the wrapped model."""
     torch.manual_seed(3)
     model.train()

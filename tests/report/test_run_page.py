@@ -10,8 +10,9 @@ import yaml
 
 from addnorm.core.errors import UserError
 from addnorm.core.rows import write_rows
+from addnorm.report.metric_sections import METRIC_SECTIONS
 from addnorm.report.run_history import History
-from addnorm.report.run_page import METRIC_SECTIONS, write_training_report
+from addnorm.report.run_page import write_training_report
 from tests.report.browser import Browser, needs_browser
 
 CONFIG = {

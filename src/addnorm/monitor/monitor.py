@@ -103,6 +103,7 @@ class Monitor:
         self._burst_end, self._searches = 0, 0
         self._losses: list[float] = []
         self._look: list[Row] = []
+        self._learning_rates: list[Row] = []
         self._open()
         if example is not None:
             self._use_example(example)
@@ -240,6 +241,7 @@ class Monitor:
                     self._store.add(*self._meter.find_nonfinite(step))
             if is_due(step, self.every) or step <= self._burst_end:
                 self._is_measured = True
+                self._learning_rates = self._read_learning_rate(step)
                 self._meter.measure(step, gradient_scale, updates=updates)
 
     def _after_update(self) -> None:
@@ -249,8 +251,15 @@ class Monitor:
             return
         self._is_measured = False
         with self._problems.guard("the measurement"):
-            self._look = self._meter.finish()
+            self._look = [*self._meter.finish(), *self._learning_rates]
             self._store.add(*self._look)
+
+    def _read_learning_rate(self, step: int) -> list[Row]:
+        """Return the row of the first learning rate, before a scheduler changes it."""
+        rates = [group.get("lr") for each in self._optimizers for group in each.param_groups]
+        if not rates or rates[0] is None:
+            return []
+        return [{"step": step, "name": "lr", "value": float(rates[0]), "site": None}]
 
     def _judge_loss(self) -> None:
         if not self._losses:
