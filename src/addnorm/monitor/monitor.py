@@ -81,7 +81,7 @@ class Monitor:
     ) -> None:
         if not isinstance(model, nn.Module):
             raise UserError(f"model: expected a torch.nn.Module, got {type(model).__name__}")
-        check_positive_int("every", every)
+        self.check_interval(every)
         check_positive_int("examples", examples)
         self.model, self.every = unwrap_model(model), every
         self.folder = None if folder is None else Path(folder)
@@ -107,6 +107,11 @@ class Monitor:
         self._open()
         if example is not None:
             self._use_example(example)
+
+    @staticmethod
+    def check_interval(every: int) -> None:
+        """Raise `UserError` unless `every` is a positive integer."""
+        check_positive_int("every", every)
 
     # the training loop
 
@@ -164,6 +169,41 @@ class Monitor:
         self._after_update()
         return [dict(row) for row in self._look]
 
+    def log(self, name: str, value: float, *, split: str = "train") -> None:
+        """Add a row of your own at the current step, such as a validation loss.
+
+        Args:
+            name: name of the row
+            value: the number
+            split: train or valid
+        """
+        self._store.add(
+            {"step": self._step, "name": name, "value": float(value), "split": split, "site": None}
+        )
+
+    def set_step(self, step: int) -> None:
+        """Set the number of updates so far, where a framework counts them."""
+        if step != self._step:
+            self._step = self._judged_step = step
+
+    def correct_clipping(self, max_norm: float | None, norm: float | None) -> None:
+        """Undo the clipping of the gradients in the rows of the last step, if it is known.
+
+        Args:
+            max_norm: norm that gradients were clipped to; None if they were not
+            norm: norm of all gradients before clipping; without it, rows of clipped gradients get
+                the field `clipped`
+        """
+        total = next((r["value"] for r in self._look if r["name"] == "gradient_norm"), math.nan)
+        if max_norm is None or not total >= 0.999 * max_norm:
+            return
+        for row in self._look:
+            if row["name"] == "gradient_norm" and isinstance(row, dict):
+                if norm is None:
+                    row["clipped"] = 1
+                else:
+                    row["value"] *= float(norm) / total
+
     # results
 
     @property
@@ -214,11 +254,7 @@ class Monitor:
         if not self._is_open:
             return
         self._is_open = False
-        _OPEN.discard(self)
-        self._observer.detach()
-        if self._hooks is not None:
-            self._hooks.remove()
-            self._hooks = None
+        self._detach()
         if self._step:
             row = {"step": self._step, "name": "ended", "value": self._step, "site": None}
             self._store.add({**row, "ending": ending})
@@ -285,9 +321,10 @@ class Monitor:
 
     def _open(self) -> None:
         self._is_open, self._is_off = True, False
+        for other in [each for each in _OPEN if each.model is self.model and each is not self]:
+            other._supersede()
+            self._problems.warn("model: an earlier monitor measured it; that one is off now")
         reason = explain_unsupported(self.model)
-        if any(other.model is self.model for other in _OPEN if other is not self):
-            reason = "model: another monitor measures it already; close that one first"
         if reason:
             self._is_off = True
             self._problems.warn(f"{reason}; this monitor is off, training continues")
@@ -302,9 +339,25 @@ class Monitor:
                 )
             self._hooks = StepHooks(self._optimizers, self._before_update, self._after_update)
 
+    def _detach(self) -> None:
+        """Remove all hooks."""
+        _OPEN.discard(self)
+        self._observer.detach()
+        if self._hooks is not None:
+            self._hooks.remove()
+            self._hooks = None
+
+    def _supersede(self) -> None:
+        """Stop measuring, because another monitor measures the model now."""
+        self._detach()
+        self._turn_off()
+        self._store.flush()
+
     def _use_example(self, example: Any) -> None:
-        args, kwargs = cut_batch(to_call_arguments(example), None)
-        self._observer.use(ForwardCall(args=args, kwargs=kwargs))
+        if not isinstance(example, ForwardCall):
+            args, kwargs = cut_batch(to_call_arguments(example), None)
+            example = ForwardCall(args=args, kwargs=kwargs)
+        self._observer.use(example)
         if not self._is_off:
             with self._problems.guard("the search for sites"):
                 self._meter.prepare(step=1)

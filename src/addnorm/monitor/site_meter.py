@@ -1,5 +1,6 @@
 """Measurement of one model: finds its sites when its inputs are known, then measures steps."""
 
+import logging
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,8 @@ from addnorm.monitor.sites.planned_sites import PlannedSites, is_sharded
 from addnorm.monitor.sites.site_plan import Site
 from addnorm.monitor.watch_folder import write_facts
 
+LOGGER = logging.getLogger("addnorm.monitor")
+LOG_LEVELS = {"info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 MAX_COPIED_ENTRIES = 1 << 20
 """Entries of a weight that are copied to compute its update ratio."""
 
@@ -96,6 +99,9 @@ class SiteMeter:
                 f"model: expected residual adds, found none ({reason}); only gradients and updates "
                 "of the whole model are measured"
             )
+        LOGGER.info("%d residual sites found in %s", len(self.sites), type(self.model).__name__)
+        for finding in self.findings:
+            LOGGER.log(LOG_LEVELS[finding.severity], "doctor: %s", finding)
         self._has_probe = bool(prepared.plan.sites)
         self._meter = StepMeter(self.model, sites=prepared.sites, max_entries=MAX_COPIED_ENTRIES)
         if not is_sharded(self.model):
