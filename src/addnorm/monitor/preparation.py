@@ -14,7 +14,7 @@ from addnorm.doctor.report import Finding
 from addnorm.doctor.rule_context import RuleContext
 from addnorm.measure.evaluation_context import evaluation_mode
 from addnorm.monitor.forward_calls import ForwardCall
-from addnorm.monitor.sites.planned_sites import PlannedSites, is_sharded
+from addnorm.monitor.sites.planned_sites import PlannedSites, ignore_warnings, is_sharded
 from addnorm.monitor.sites.site_plan import SitePlan, build_plan
 
 
@@ -57,6 +57,7 @@ def prepare_sites(
     audit = audit and not is_sharded(model)
     findings: tuple[Finding, ...] = ()
     with ExitStack() as stack:
+        stack.enter_context(ignore_warnings())
         stack.enter_context(call.same_autocast())
         inputs = CallArguments(call.args, call.kwargs)
         trace = stack.enter_context(trace_model(model, inputs, backward=audit))

@@ -186,7 +186,7 @@ def make_sink(sink: Any, folder: str | Path | None) -> Sink:
 
 
 def group_metrics(rows: Sequence[Row], *, sites: bool = False) -> dict[int, dict[str, float]]:
-    """Return the numbers of rows by step, each under a name for dashboards.
+    """Return the numbers of the measured steps, each under a name for dashboards.
 
     Args:
         rows: rows of one or more steps
@@ -204,8 +204,8 @@ def group_metrics(rows: Sequence[Row], *, sites: bool = False) -> dict[int, dict
             if row.get("site") is None and row["name"] in MODEL_METRICS
         }
         values |= _site_values(own) if sites else _summarize(own)
-        metrics[step] = {n: v for n, v in values.items() if math.isfinite(v) or n.endswith("/loss")}
-    return {step: values for step, values in metrics.items() if values}
+        metrics[step] = {n: v for n, v in values.items() if math.isfinite(v)}
+    return {step: values for step, values in metrics.items() if set(values) - {f"{PREFIX}/loss"}}
 
 
 def _site_values(rows: Sequence[Row]) -> dict[str, float]:

@@ -1,6 +1,7 @@
 """Sites of any model: measured by a probe, a separate forward pass that leaves no trace."""
 
 import sys
+import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -62,12 +63,21 @@ def leave_no_trace(model: nn.Module) -> Iterator[None]:
     """
     fast = torch.backends.mha.get_fastpath_enabled()
     with ExitStack() as stack:
+        stack.enter_context(ignore_warnings())
         stack.callback(torch.backends.mha.set_fastpath_enabled, fast)
         torch.backends.mha.set_fastpath_enabled(False)
         stack.enter_context(preserve_all_rng(model))
         stack.enter_context(preserve_attributes(model))
         stack.enter_context(preserve_buffers(model))
         stack.enter_context(evaluation_mode(model))
+        yield
+
+
+@contextmanager
+def ignore_warnings() -> Iterator[None]:
+    """Ignore warnings inside the block: the model has shown its own in training already."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
         yield
 
 
