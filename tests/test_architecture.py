@@ -47,6 +47,7 @@ DYNAMIC_IMPORTERS = {
     "__init__.py": "public names are imported on first use",
     "bench/decode.py": "peers are optional and untyped",
     "bench/doctor.py": "peers are optional and untyped",
+    "bench/monitor.py": "peers are optional and untyped",
     "bench/tabular.py": "peers are optional and untyped",
     "bench/train.py": "peers are optional and untyped",
     "cli/__init__.py": "an empty `exec` resets the interpreter after an interrupted one",

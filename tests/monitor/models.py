@@ -102,16 +102,17 @@ def train(
     model, optimizer, monitor=None, *, steps=5, accumulate=1, clip=None, context=None, run=None
 ):
     """Train and return the losses; `run` is the wrapped model."""
+    run = model if run is None else run
     torch.manual_seed(3)
     model.train()
     losses = []
     for step in range(1, steps + 1):
         for part in range(accumulate):
             if context is None:
-                loss = compute_loss(run or model, make_batch(10 * step + part))
+                loss = compute_loss(run, make_batch(10 * step + part))
             else:
                 with context():
-                    loss = compute_loss(run or model, make_batch(10 * step + part))
+                    loss = compute_loss(run, make_batch(10 * step + part))
             (loss / accumulate).backward()
             losses.append(loss.item())
         if clip is not None:

@@ -6,7 +6,7 @@ step with a NaN can run again. Neither changes a call. The second hook is not us
 models, where it would become part of the compiled code.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -87,6 +87,28 @@ def is_compiled(model: nn.Module) -> bool:
     )
 
 
+class _CompiledCallHook:
+    """Hook on a module that `module.compile()` compiled, outside of the compiled code.
+
+    A forward pre-hook would be compiled too, and again without it once it is removed.
+    """
+
+    def __init__(self, module: nn.Module, hook: Callable[..., None]) -> None:
+        self._module: Any = module
+        compiled: Any = self._module._compiled_call_impl
+        self._compiled = compiled
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            hook(module, args, kwargs)
+            return compiled(*args, **kwargs)
+
+        self._module._compiled_call_impl = call
+
+    def remove(self) -> None:
+        """Restore the compiled function."""
+        self._module._compiled_call_impl = self._compiled
+
+
 class CallObserver:
     """Hooks that catch calls of a model.
 
@@ -136,7 +158,11 @@ class CallObserver:
             self._handles.append(hook)
 
     def _catch_next(self) -> None:
-        if self._first is None:
+        if self._first is not None:
+            return
+        if getattr(self.target, "_compiled_call_impl", None) is not None:
+            self._first = _CompiledCallHook(self.target, self._catch)
+        else:
             self._first = self.target.register_forward_pre_hook(self._catch, with_kwargs=True)
 
     def detach(self) -> None:

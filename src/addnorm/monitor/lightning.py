@@ -125,11 +125,12 @@ class MonitorCallback(Callback):
         for observer in self._observers:
             observer.detach()
         chosen = max(called, key=lambda each: _count(each.target)) if called else None
+        modules = [pl_module] if self.module is None else [self.module]
         sinks = [*self.sinks]
         if self.log:
             sinks += [_make_logger_sink(logger) for logger in trainer.loggers]
         monitor = Monitor(
-            (self.module or pl_module) if chosen is None else chosen.target,
+            chosen.target if chosen is not None else modules[0],
             every=self.every,
             folder=self.folder
             or Path(trainer.log_dir or trainer.default_root_dir) / DEFAULT_FOLDER,

@@ -139,7 +139,7 @@ class Monitor:
                 self._before_update(updates=False)
                 self._after_update()
             if loss is not None:
-                self._losses.append(float(loss.detach() if isinstance(loss, Tensor) else loss))
+                self._add_loss(loss)
             if self._step == self._judged_step:
                 return []  # a micro-batch, or a skipped update
             self._judged_step = self._step
@@ -296,6 +296,15 @@ class Monitor:
         if not rates or rates[0] is None:
             return []
         return [{"step": step, "name": "lr", "value": float(rates[0]), "site": None}]
+
+    def _add_loss(self, loss: Any) -> None:
+        try:
+            self._losses.append(float(loss.detach() if isinstance(loss, Tensor) else loss))
+        except (TypeError, ValueError, RuntimeError):
+            shape = f" of shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else ""
+            self._problems.warn(
+                f"loss: expected a number, got {type(loss).__name__}{shape}; it is not recorded"
+            )
 
     def _judge_loss(self) -> None:
         if not self._losses:

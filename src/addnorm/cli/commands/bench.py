@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from addnorm.bench import Benchmark, HardwareLimits, Row
 
-PARTS = ("kernels", "train", "decode", "tabular", "doctor", "depth")
+PARTS = ("kernels", "train", "decode", "tabular", "doctor", "monitor", "depth")
 
 
 def bench(
@@ -80,7 +80,7 @@ def _print_status(text: str) -> None:
 
 def _load_benches(part: str) -> "Iterator[Benchmark]":
     """Return the benchmarks of a part; the imports are late because they load torch and peers."""
-    from addnorm.bench import decode, depth, doctor, kernels, tabular, train
+    from addnorm.bench import decode, depth, doctor, kernels, monitor, tabular, train
 
     modules = {
         "kernels": kernels,
@@ -88,6 +88,7 @@ def _load_benches(part: str) -> "Iterator[Benchmark]":
         "decode": decode,
         "tabular": tabular,
         "doctor": doctor,
+        "monitor": monitor,
         "depth": depth,
     }
     return modules[part].make_benchmarks()

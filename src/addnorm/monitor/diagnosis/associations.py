@@ -13,8 +13,8 @@ MIN_LOGIT, MIN_LOGIT_GROWTH = 30.0, 4.0
 """Size and growth of the largest logit that are reported."""
 MAX_ENTROPY, MAX_ENTROPY_FRACTION = 0.1, 0.1
 """Entropy in nats, and fraction of the first looks, below which a collapse is reported."""
-MIN_UPDATE_RATIO, MIN_UPDATE_LOOKS = 0.1, 2
-"""Relative change of all weights in one update that is reported, and for how many looks."""
+MIN_UPDATE_RATIO = 0.2
+"""Relative change of all weights in one update that is reported."""
 FIRST_LOOKS = 4
 QK_NORMS_PAGE = "docs/catalogue/positions.md#query-key-norms"
 CLAIMS_PAGE = "docs/claims/claims.md"
@@ -52,7 +52,7 @@ def _gradient_sentences(series: Sequence[Series]) -> Iterator[Sentence]:
             continue
         high, low = (max(layers), min(layers)) if last > first else (min(layers), max(layers))
         text = (
-            f"Step {step:,}: the gradient at layer {high} of {stack or 'the stack'} is {ratio:.0f} "
+            f"Step {step:,}: the gradient at layer {high} of {stack or 'the stack'} is {ratio:.3g} "
             f"times that at layer {low} ({max(first, last):.2g} and {min(first, last):.2g})."
         )
         is_post = all("post_ln" in each.label for each in layers[max(layers)])
@@ -114,13 +114,13 @@ def _entropy_sentences(series: Sequence[Series]) -> Iterator[Sentence]:
 
 
 def _update_sentences(series: Sequence[Series]) -> Iterator[Sentence]:
-    whole = [each for each in series if each.site is None]
-    for each in whole:
-        recent = [v for v in each.values[-MIN_UPDATE_LOOKS:] if math.isfinite(v)]
-        if len(recent) < MIN_UPDATE_LOOKS or min(recent) < MIN_UPDATE_RATIO:
+    for each in series:
+        finite = [(v, s) for v, s in zip(each.values, each.steps, strict=True) if math.isfinite(v)]
+        if each.site is not None or not finite or max(finite)[0] < MIN_UPDATE_RATIO:
             continue
+        ratio, step = max(finite)
         yield Sentence(
-            f"One update changes the weights by {recent[-1]:.0%} of their norm at step "
-            f"{each.steps[-1]:,}; about 0.1 % is common (Karpathy, CS231n, 2015).",
-            kind="association", step=each.steps[-1], site="the whole model", link=SCHEDULES_PAGE,
+            f"The update of step {step:,} changes the weights by {ratio:.0%} of their norm, the "
+            f"largest of {len(finite)} looks; about 0.1 % is common (Karpathy, CS231n, 2015).",
+            kind="association", step=step, site="the whole model", link=SCHEDULES_PAGE,
         )  # fmt: skip

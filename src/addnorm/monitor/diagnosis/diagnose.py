@@ -67,9 +67,10 @@ def diagnose_rows(rows: Sequence[Row], *, notes: Sequence[str] = ()) -> list[Sen
         if each.name in names
         for change in find_changes(each, upward=upward)
     ]
+    looks = sorted({step for each in series for step in each.steps})
     return [
         *_nonfinite_sentences(rows),
-        *_loss_sentences(rows, changes),
+        *_loss_sentences(rows, changes, looks),
         *diagnose_sites(series),
         *_change_sentences(changes),
         *diagnose_associations(series, changes),
@@ -103,7 +104,9 @@ def _nonfinite_sentences(rows: Sequence[Row]) -> Iterator[Sentence]:
         )  # fmt: skip
 
 
-def _loss_sentences(rows: Sequence[Row], changes: Sequence[Change]) -> Iterator[Sentence]:
+def _loss_sentences(
+    rows: Sequence[Row], changes: Sequence[Change], looks: Sequence[int]
+) -> Iterator[Sentence]:
     losses = {row["step"]: row["value"] for row in rows if _is_train_loss(row)}
     for row in rows:
         if row["name"] == "diverged" and math.isfinite(row["value"]):
@@ -120,7 +123,7 @@ def _loss_sentences(rows: Sequence[Row], changes: Sequence[Change]) -> Iterator[
     for step in starts[:MAX_CHANGES]:
         yield Sentence(
             f"Step {step:,}: the loss jumps to {values[step]:.3g}. "
-            + _describe_first(step, changes),
+            + _describe_first(step, changes, looks),
             kind="change", step=step, link=GUIDE,
         )  # fmt: skip
     if len(starts) > MAX_CHANGES:
@@ -135,11 +138,12 @@ def _is_train_loss(row: Row) -> bool:
     return row["name"] == "loss" and row.get("split", "train") == "train"
 
 
-def _describe_first(step: int, changes: Sequence[Change]) -> str:
+def _describe_first(step: int, changes: Sequence[Change], looks: Sequence[int]) -> str:
     """Return which sites moved first around a jump of the loss."""
-    near = [
-        c for c in changes if c.step <= step + BURST_STEPS and c.step > _look_before(step, changes)
-    ]
+    before = [look for look in looks if look < step][-1:]
+    after = [look for look in looks if look >= step]
+    around = {*before, *after[:1], *(look for look in after if look <= step + BURST_STEPS)}
+    near = [change for change in changes if change.step in around]
     if not near:
         return "No site has moved by a factor of 2 and 6 deviations."
     first = min(change.step for change in near)
@@ -157,12 +161,6 @@ def _describe_first(step: int, changes: Sequence[Change]) -> str:
         when = f"between steps {moved[0].previous_step:,} and {first:,}"
     more = f" (and {len(moved) - MAX_CHANGES} more)" if len(moved) > MAX_CHANGES else ""
     return f"First to move, {when}: {names}{more}."
-
-
-def _look_before(step: int, changes: Sequence[Change]) -> int:
-    """Return the last look before the one that precedes a step, as far as changes show it."""
-    looks = sorted({change.previous_step for change in changes if change.step <= step})
-    return looks[-1] - 1 if looks else 0
 
 
 def _change_sentences(changes: Sequence[Change]) -> Iterator[Sentence]:

@@ -11,7 +11,7 @@ DEAD_FRACTION = 0.01
 
 
 def gain_scalars(
-    gain: Tensor, norm: str, fields: Mapping[str, Any], initial_gains: dict[str, Tensor]
+    gain: Tensor, norm: str, fields: Mapping[str, Any], start: Tensor
 ) -> Iterator[tuple[dict[str, Any], Tensor]]:
     """Yield the rows of the gain of a norm, and their values.
 
@@ -23,15 +23,15 @@ def gain_scalars(
         gain: gain as the model applies it, such as `1 + weight`
         norm: path of the norm, a further field of its rows
         fields: fields that identify the site in a row
-        initial_gains: gains at the first look, by path; new ones are added
+        start: the gain at the first look
     """
     values = gain.detach().float().flatten()
     if not values.numel():
         return
     sizes = values.abs()
-    start = initial_gains.setdefault(norm, values.clone())
     dead = sizes <= DEAD_FRACTION * sizes.median()
     scalars = {"gain_min": sizes.min(), "gain_max": sizes.max(), "gain_dead": dead.float().mean()}
+    start = start.float().flatten()
     if start.shape == values.shape:
         length = torch.linalg.vector_norm(start)
         scalars["gain_moved"] = torch.linalg.vector_norm(values - start) / length.clamp_min(1e-30)

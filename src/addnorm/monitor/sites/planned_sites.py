@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from addnorm.doctor.graph.nodes import CallKey
 from addnorm.doctor.trace.module_stack import unwrapped_name
 from addnorm.doctor.trace.state_guard import preserve_all_rng, preserve_attributes
 from addnorm.measure.evaluation_context import evaluation_mode
@@ -33,7 +34,7 @@ class PlannedSites:
         """Sites that the last probe did not meet."""
         self.problems: tuple[str, ...] = ()
         """What the last probe could not measure, one line each."""
-        self._initial_gains: dict[str, Tensor] = {}
+        self._initial_gains: dict[CallKey, Tensor] = {}
         self._fields = [site.to_fields() for site in plan.sites]
 
     def measure(self, *args: Any, **kwargs: Any) -> Scalars:

@@ -140,12 +140,7 @@ def build_plan(trace: ModelTrace) -> SitePlan:
     )
     sites = _name_sites(sites)
     attentions = tuple(_plan_attentions(trace, blocks))
-    gains = tuple(
-        gain
-        for index, block in enumerate(blocks)
-        for norm in [*_list_norms(context, block), *_list_final_norms(context, block)]
-        if (gain := _plan_gain(graph, norm, index)) is not None
-    )
+    gains = tuple(_plan_gains(context))
     notes = tuple(_list_notes(trace, sites, attentions))
     return SitePlan(sites=sites, attentions=attentions, gains=gains, notes=notes)
 
@@ -271,16 +266,24 @@ def _list_final_norms(context: RuleContext, block: AddAnalysis) -> list[Norm]:
     return [context.norms[index] for index in block.final_norms if index in context.norms]
 
 
-def _plan_gain(graph: Graph, norm: Norm, site: int) -> PlannedGain | None:
-    """Return the call that applies the gain of a norm; None if it has none that can be seen."""
-    for index in [norm.node] if norm.gain else sorted(find_gain_nodes(graph, norm))[:1]:
-        node = graph[index]
-        position = _find_learned(graph, node)
-        if node.call is not None and position is not None:
-            return PlannedGain(
-                call=node.call, site=site, position=position, norm=unwrapped_name(norm.path)
-            )
-    return None
+def _plan_gains(context: RuleContext) -> Iterator[PlannedGain]:
+    """Yield the calls that apply the gains of norms, as far as they can be seen."""
+    graph = context.graph
+    norms = [
+        (site, norm)
+        for site, block in enumerate(context.blocks)
+        for norm in [*_list_norms(context, block), *_list_final_norms(context, block)]
+    ]
+    paths = Counter(norm.path for _, norm in norms)
+    for site, norm in norms:
+        for index in [norm.node] if norm.gain else sorted(find_gain_nodes(graph, norm))[:1]:
+            call, position = graph[index].call, _find_learned(graph, graph[index])
+            if call is None or position is None:
+                continue
+            weights = context.norm_weights(norm)
+            is_named = norm.path and paths[norm.path] == 1
+            name = norm.path if is_named or not weights else weights[0]
+            yield PlannedGain(call=call, site=site, position=position, norm=unwrapped_name(name))
 
 
 def _find_learned(graph: Graph, node: Node) -> int | None:

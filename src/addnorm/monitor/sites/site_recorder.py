@@ -34,11 +34,11 @@ class SiteRecorder(TorchFunctionMode):
     Args:
         model: the model, without wrappers
         plan: its sites
-        initial_gains: gains of each norm at the first look, by path; filled by the recorder
+        initial_gains: each gain at the first look, by its call; filled by the recorder
     """
 
     def __init__(
-        self, model: nn.Module, plan: SitePlan, initial_gains: dict[str, Tensor] | None = None
+        self, model: nn.Module, plan: SitePlan, initial_gains: dict[CallKey, Tensor] | None = None
     ) -> None:
         super().__init__()
         self.plan = plan
@@ -111,7 +111,10 @@ class SiteRecorder(TorchFunctionMode):
     def _read_gain(self, gain: PlannedGain, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         value = list(iter_tensors((args, kwargs)))[gain.position]
         fields = self.plan.sites[gain.site].to_fields()
-        self.scalars += gain_scalars(value, gain.norm, fields, self._initial_gains)
+        if gain.call not in self._initial_gains:
+            self._initial_gains[gain.call] = value.detach().clone()
+        start = self._initial_gains[gain.call]
+        self.scalars += gain_scalars(value, gain.norm, fields, start)
 
     def _measure(
         self, site: Site, operands: tuple[Tensor | None, Tensor | None] | None, out: Any
