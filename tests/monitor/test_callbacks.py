@@ -145,7 +145,7 @@ def test_lightning_trainer(tmp_path):
     norms = whole_norms(callback.monitor)
     assert set(norms) == {1, 2, 4, 6}
     assert all(row["value"] > 0.3 for row in norms.values())  # before clipping
-    assert [site.path for site in callback.monitor.sites][0] == "encoder.layers.0"
+    assert callback.monitor.sites[0].path == "encoder.layers.0"
     assert "addnorm/max_logit_max" in (tmp_path / "run").rglob("metrics.csv").__next__().read_text()
     assert list(tmp_path.rglob("rows.jsonl"))
     trainer.save_checkpoint(tmp_path / "run.ckpt")
@@ -158,9 +158,11 @@ def test_lightning_trainer(tmp_path):
 @pytest.mark.slow
 def test_accelerate_with_accumulation():
     from accelerate import Accelerator
+    from accelerate.state import AcceleratorState
 
     models = []
     for is_monitored in (False, True):
+        AcceleratorState._reset_state(reset_partial_state=True)  # of the Trainers of other tests
         accelerator = Accelerator(gradient_accumulation_steps=2, cpu=True, mixed_precision="bf16")
         model = build(make_gpt2)
         torch.manual_seed(5)
@@ -190,7 +192,7 @@ def test_accelerate_with_accumulation():
 def test_invalid_interval():
     from addnorm.monitor.hugging_face import MonitorCallback
 
-    with pytest.raises(UserError, match="^every: expected"):
+    with pytest.raises(UserError, match=r"^every: expected"):
         MonitorCallback(every=0)
 
 

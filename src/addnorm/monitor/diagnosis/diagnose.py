@@ -145,7 +145,7 @@ def _describe_first(step: int, changes: Sequence[Change], looks: Sequence[int]) 
     around = {*before, *after[:1], *(look for look in after if look <= step + BURST_STEPS)}
     near = [change for change in changes if change.step in around]
     if not near:
-        return "No site has moved by a factor of 2 and 6 deviations."
+        return "No site has moved by a factor of 3 and 6 deviations."
     first = min(change.step for change in near)
     moved = sorted((c for c in near if c.step == first), key=lambda c: -c.deviations)
     names = "; ".join(

@@ -12,7 +12,7 @@ MIN_LOOKS = 8
 WINDOW = 16
 """Earlier looks that a value is compared with, at most."""
 MIN_DEVIATIONS = 6.0
-MIN_FACTOR = 2.0
+MIN_FACTOR = 3.0
 """A change is at least this many deviations and this factor away from the median."""
 
 
@@ -84,7 +84,8 @@ def find_changes(series: Series, *, upward: bool) -> list[Change]:
     """Return the values that are far above, or below, the values before them.
 
     far: at least 6 times 1.4826 MAD from the median of the last 16 looks, at least 8, and at least
-        twice, or at most half of, that median
+        3 times, or at most a third of, that median; with a factor of 2, a third of healthy runs in
+        which a task is suddenly learned had several changes
     """
     changes = []
     for index in range(MIN_LOOKS, len(series.values)):
