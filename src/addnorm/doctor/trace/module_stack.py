@@ -92,7 +92,7 @@ class ModuleStack:
         FSDP replaces the weights of a module while it runs, so that the model does not know them.
         """
         for frame in reversed(self._frames):
-            for name, own in frame.module._parameters.items() if frame.module is not None else ():
+            for name, own in frame.module.named_parameters() if frame.module is not None else ():
                 if own is weight:
                     return f"{frame.path}.{name}" if frame.path else name
         return ""

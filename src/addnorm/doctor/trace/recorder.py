@@ -52,6 +52,7 @@ from addnorm.doctor.trace import opaque_modules
 from addnorm.doctor.trace.call_arguments import (
     Call,
     disable_dropout,
+    has_memory,
     iter_plain_arguments,
     small_tensor_mean,
 )
@@ -167,7 +168,7 @@ class GraphRecorder(TorchFunctionMode):
         self._call_key = self._modules.count_call(op)
         tensors = list(iter_tensors((args, kwargs)))
         self.guard.before_operation(function_name, args, kwargs)
-        if not tensors:
+        if not tensors or not self._have_memory(tensors):
             return func(*args, **kwargs)
         if function_name == "__setitem__":
             func(*args, **kwargs)
@@ -176,6 +177,10 @@ class GraphRecorder(TorchFunctionMode):
         if self.skip_dropout:
             args, kwargs = disable_dropout(op, args, kwargs)
         return self._call_and_record(func, Call(function_name, op, args, kwargs, tensors))
+
+    def _have_memory(self, tensors: list[Tensor]) -> bool:
+        with torch._C.DisableTorchFunction():
+            return all(map(has_memory, tensors))
 
     def _call_and_record(self, func: Callable[..., Any], call: Call) -> Any:
         op, operands, tensors = self._normalize_call(call)
