@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         Seq2Seq,
         build,
     )
+    from addnorm.monitor import Monitor
     from addnorm.norms import Norm, make_norm
     from addnorm.report.comparison.run_and_report import compare
     from addnorm.stacks import Decoder, Encoder, Stack
@@ -55,6 +56,7 @@ _HOME = {
     "KVCache": "addnorm.sublayers",
     "LanguageModel": "addnorm.models",
     "MaskedLM": "addnorm.models",
+    "Monitor": "addnorm.monitor",
     "Norm": "addnorm.norms",
     "PrefixLM": "addnorm.models",
     "SelfAttention": "addnorm.sublayers",
@@ -80,8 +82,8 @@ _HOME = {
 }
 _PACKAGES = (
     *("core", "norms", "wirings", "sublayers", "stacks", "models", "data", "measure", "doctor"),
-    *("decode", "tasks", "train", "tabular", "comparison", "claims", "report", "interop"),
-    *("exporters", "bench"),
+    *("monitor", "decode", "tasks", "train", "tabular", "comparison", "claims", "report"),
+    *("interop", "exporters", "bench"),
 )
 
 __all__ = [
@@ -101,6 +103,7 @@ __all__ = [
     "KVCache",
     "LanguageModel",
     "MaskedLM",
+    "Monitor",
     "Norm",
     "PrefixLM",
     "SelfAttention",

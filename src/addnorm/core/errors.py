@@ -48,6 +48,10 @@ class RolesGuessedWarning(UserWarning):
     """`init_weights` guessed the roles of weights of a plain module."""
 
 
+class MonitorWarning(UserWarning):
+    """A monitor cannot measure something; training is not affected."""
+
+
 def format_one_line(text: str) -> str:
     """Return a text as one printable line of bounded length.
 

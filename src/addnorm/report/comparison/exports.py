@@ -1,10 +1,8 @@
 """Exports of a comparison: charts as PNG on a white background, and tables as CSV."""
 
-import csv
 import json
-import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -12,7 +10,6 @@ from typing import Any
 
 from addnorm.comparison.analysis.study import CellOutcome, Study
 from addnorm.comparison.analysis.summary import ArmSummary
-from addnorm.core.csv_cells import escape_formula
 from addnorm.report.charts.base import CHART_CONFIG
 from addnorm.report.comparison.arm_cards import build_arm_diagram
 from addnorm.report.comparison.cell_selections import BEST_LABEL
@@ -30,7 +27,8 @@ from addnorm.report.diagram.draw import render_png
 from addnorm.report.diagram.svg import render_svg
 from addnorm.report.html.chart_groups import ChartGroup, apply_scale, filter_spec
 from addnorm.report.html.page import HOVER_ONLY_STYLE, Chart, vega_lite_version
-from addnorm.report.output import open_output, write_bytes, write_error
+from addnorm.report.output import write_bytes, write_error
+from addnorm.report.rows_csv import LEADING_COLUMNS, write_csv
 from addnorm.report.theme import get_page_colors
 
 PNG_SCALE = 2.0
@@ -42,8 +40,6 @@ RESULT_COLUMNS = (
     *("ending", "why", "step", "loss", "tokens", "seconds", "rate", "memory", "parameters"),
 )
 """Columns of `cells.csv` that are fields of the cell's result."""
-LEADING_COLUMNS = ("step", "name", "value", "split", "stack", "site", "layer", "kind")
-"""First columns of `rows.csv`; any other field of a row follows in alphabetical order."""
 
 
 def write_pngs(study: Study, folder: str | Path) -> list[Path]:
@@ -82,7 +78,7 @@ def write_csvs(study: Study, folder: str | Path, *, escape_formulas: bool = Fals
         escape_formulas: whether texts that a spreadsheet would run get an apostrophe before them
     """
     folder = _make_folder(folder)
-    write = partial(_write_csv, escape_formulas=escape_formulas)
+    write = partial(write_csv, escape_formulas=escape_formulas)
     scores = sorted({s for each in study.cells if each.end for s in each.end.scores})
     cells = (
         {
@@ -182,31 +178,6 @@ def _summary_values(study: Study, line: ArmSummary) -> dict[str, Any]:
         }
     values["confidence_level"] = study.spec.confidence_level
     return values | {"speed": line.speed, "reference": line.reference, "memory": line.memory}
-
-
-def _write_csv(
-    path: Path,
-    columns: Sequence[str],
-    rows: Iterable[Mapping[str, Any]],
-    *,
-    escape_formulas: bool,
-) -> Path:
-    """Write rows as RFC 4180 CSV; missing values and NaN are empty fields."""
-    clean = escape_formula if escape_formulas else lambda cell: cell
-    with (
-        open_output(path) as temporary,
-        temporary.open("w", encoding="utf-8", errors="replace", newline="") as file,
-    ):
-        writer = csv.writer(file)
-        writer.writerow(map(clean, columns))
-        writer.writerows(
-            [clean(_blank_nan(line.get(name, ""))) for name in columns] for line in rows
-        )
-    return path
-
-
-def _blank_nan(value: Any) -> Any:
-    return "" if isinstance(value, float) and math.isnan(value) else value
 
 
 def _make_folder(folder: str | Path) -> Path:
