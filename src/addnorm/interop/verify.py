@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from addnorm.core.errors import UserError
-from addnorm.measure.evaluation_context import eval_mode
 from addnorm.models import Config, Model, build
+from addnorm.stacks.eval_mode import eval_mode
 
 CALL_FIELDS = (
     *("wiring", "norm", "encoder_wiring", "encoder_norm", "positions", "embed_norm", "qk_norm"),

@@ -194,8 +194,8 @@ def _check_count(description: str, value: Any) -> int:
 def _check_epochs(description: str, value: Any) -> int:
     if _is_integer(value) and value > MAX_EPOCHS:
         raise UserError(
-            f"{description} an integer up to {MAX_EPOCHS:,}, got {to_python_scalar(value)!r}; limit "
-            "the time with max_seconds"
+            f"{description} an integer up to {MAX_EPOCHS:,}, got {to_python_scalar(value)!r}; "
+            "limit the time with max_seconds"
         )
     return _check_count(description, value)
 
