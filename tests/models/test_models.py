@@ -365,7 +365,7 @@ def test_presets_take_overrides():
 
 
 def test_configs_are_frozen():
-    config = Config.from_kwargs(kind="lm", **SMALL)
+    config = Config(kind="lm", **SMALL)
     with pytest.raises(ValueError, match="frozen"):
         config.dim = 3
     assert config.replace(dim=32).dim == 32 and config.dim == 16

@@ -36,7 +36,7 @@ def make_cells(rows=5, *, numbers=3, texts=0, seed=0):
 def small_model(model, **changes):
     options = MODELS[model].defaults | {"numeric": "linear"} | QUIET | SMALL | TABLE | changes
     return perturb(
-        build_table_model(TableConfig.from_kwargs(model=model, **options), seed=0)
+        build_table_model(TableConfig(model=model, **options), seed=0)
     ).eval()
 
 

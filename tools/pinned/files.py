@@ -34,7 +34,7 @@ from tools.pinned.tiny_data import TINY_RUN, make_tiny_table, write_tiny_corpus
 
 def pin_model_files() -> Any:
     """Return the files of a saved model, and the fields and defaults of its config."""
-    config = Config.from_kwargs(
+    config = Config(
         kind="lm", vocab=16, dim=8, depth=1, heads=2, wiring="b2t", norm="rms"
     )
     with tempfile.TemporaryDirectory() as folder:

@@ -6,12 +6,12 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import Field, field_validator
 
 from addnorm.core.errors import UserError
-from addnorm.core.validation import Depth, NonNegativeInt
+from addnorm.core.validation import Depth, FrozenConfig, NonNegativeInt
 from addnorm.models import Config, build
 from addnorm.norms.base import make_norm
 from addnorm.norms.base import registry as norms
@@ -97,7 +97,7 @@ class Cell:
         return str(schedules.resolve(type(call)(call.name, call.options | {"warmup": self.warmup})))
 
 
-class Grid(BaseModel):
+class Grid(FrozenConfig):
     """Axes whose values are combined with each other; a comparison has one grid or several.
 
     >>> grid = Grid(wiring="post_ln, drop_path(b2t, rate=0.2)", depth=[6, 12], lr="sweep")
@@ -105,7 +105,7 @@ class Grid(BaseModel):
     (('post_ln', 'drop_path(inner=b2t, rate=0.2)'), 16)
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    owner: ClassVar[str] = "comparison"
 
     wiring: tuple[str, ...] = ("post_ln", "pre_ln")
     """Wirings, as call strings."""
@@ -192,7 +192,7 @@ def split_list(text: str) -> list[str]:
 def has_norms(wiring: str) -> bool:
     """Return whether models with this wiring contain norms; those with ReZero do not."""
     sizes: dict[str, Any] = {"kind": "lm", "vocab": 8, "dim": 8, "depth": 2, "heads": 2}
-    model = build(Config.from_kwargs(**sizes, wiring=wiring), device="meta")
+    model = build(Config(**sizes, wiring=wiring), device="meta")
     norm_type = type(make_norm(DEFAULT_NORM, 8))
     return any(isinstance(module, norm_type) for module in model.modules())
 

@@ -9,15 +9,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
-
 from addnorm.comparison.grid import Grid
 from addnorm.comparison.spec import AXES, Comparison
 from addnorm.comparison.tasks import Task, get_task
 from addnorm.core.calls import Call
 from addnorm.core.errors import UserError, closest_names
 from addnorm.core.key_values import load_yaml
-from addnorm.core.validation import format_validation_error
 from addnorm.train.schedules.base import registry as schedules
 from addnorm.train.schedules.base import resolve_steps
 
@@ -34,6 +31,11 @@ def parse_comparison(values: Mapping[str, Any]) -> Comparison:
     Raises:
         UserError: a key or a value is not valid
     """
+    if not isinstance(values, Mapping):
+        raise UserError(
+            "spec: expected a Comparison or a mapping such as {'task': 'lm', 'wiring': 'b2t'}, got "
+            f"{type(values).__name__}"
+        )
     task = get_task(values.get("task", Comparison.model_fields["task"].default))
     values = dict(task.defaults) | dict(values)
     fields = {name: value for name, value in values.items() if name in Comparison.model_fields}
@@ -52,11 +54,8 @@ def parse_comparison(values: Mapping[str, Any]) -> Comparison:
         raise UserError(
             f"grids: expected the axes inside the grids, got {', '.join(axes)} beside them"
         )
-    try:
-        fields["grids"] = _parse_grids(fields["grids"]) if "grids" in fields else (Grid(**axes),)
-        return Comparison(**fields, keys=keys)
-    except ValidationError as error:
-        raise UserError(_format_error(error)) from None
+    fields["grids"] = _parse_grids(fields["grids"]) if "grids" in fields else (Grid(**axes),)
+    return Comparison(**fields, keys=keys)
 
 
 def read_spec(file: Path, *, verify: bool = False) -> dict[str, Any]:
@@ -145,8 +144,3 @@ def _check_keys(keys: Mapping[str, Any], task: Task) -> None:
             close = closest_names(str(name), [*Comparison.model_fields, *AXES, *known])
             hint = f"did you mean {' or '.join(map(repr, close))}?" if close else "leave it out"
             raise UserError(f"a comparison has no {name!r}; {hint}")
-
-
-def _format_error(error: ValidationError) -> str:
-    text = format_validation_error(error, [*Comparison.model_fields, *AXES])
-    return text.replace("unknown config field", "a comparison has no")

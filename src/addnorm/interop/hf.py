@@ -355,4 +355,4 @@ def _build_config(family: Family, variant: HeadVariant, reader: ConfigReader) ->
         reader.finish(all_read=False)
         raise
     reader.finish()
-    return Config.from_kwargs(**values)
+    return Config(**values)

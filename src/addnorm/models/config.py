@@ -4,7 +4,7 @@ import math
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import Field, model_validator
 
 from addnorm.core.errors import UserError
 from addnorm.core.files import read_json
@@ -12,10 +12,10 @@ from addnorm.core.registry import MAX_FACTOR
 from addnorm.core.validation import (
     MAX_WIDTH,
     Depth,
+    FrozenConfig,
     Size,
     VocabSize,
     Width,
-    format_validation_error,
 )
 from addnorm.norms.base import registry as norms
 from addnorm.stacks.layer_config import LayerConfig
@@ -29,15 +29,13 @@ CONFIG_HINT = 'restore it, or delete its "checksum" to accept the change'
 KINDS = ("lm", "prefix_lm", "masked_lm", "seq2seq", "classifier")
 
 
-class Config(BaseModel):
+class Config(FrozenConfig):
     """Settings of a model, saved as `config.json` beside its weights.
 
-    >>> config = Config.from_kwargs(kind="lm", vocab=100, dim=32, depth=2, heads=4)
+    >>> config = Config(kind="lm", vocab=100, dim=32, depth=2, heads=4)
     >>> config.wiring, config.replace(wiring="b2t").wiring
     ('pre_ln', 'b2t')
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     kind: Literal["lm", "prefix_lm", "masked_lm", "seq2seq", "classifier"]
     """Kind of model, which determines its class and its attention masks."""
@@ -131,17 +129,9 @@ class Config(BaseModel):
     activation_dropout: Rate = 0.0
     """Dropout rate of the feed-forward's hidden features."""
 
-    @classmethod
-    def from_kwargs(cls, **values: Any) -> "Config":
-        """Build a config; raise `UserError` with a one-line message for invalid fields."""
-        try:
-            return cls(**values)
-        except ValidationError as error:
-            raise UserError(format_validation_error(error, list(cls.model_fields))) from None
-
     def replace(self, **changes: Any) -> "Config":
         """Return a copy with some fields changed."""
-        return Config.from_kwargs(**self.model_dump() | changes)
+        return Config(**self.model_dump() | changes)
 
     @model_validator(mode="after")
     def _check_consistency(self) -> "Config":
@@ -238,9 +228,7 @@ class Config(BaseModel):
     def from_dict(cls, values: dict[str, Any]) -> "Config":
         """Build a config from JSON data, which stores the tuple of windows as a list."""
         window = values.get("window")
-        return cls.from_kwargs(
-            **values | ({"window": tuple(window)} if isinstance(window, list) else {})
-        )
+        return cls(**values | ({"window": tuple(window)} if isinstance(window, list) else {}))
 
 
 _FIELD_NAMES = set(Config.model_fields)

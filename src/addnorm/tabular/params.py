@@ -103,9 +103,7 @@ def make_model_config(estimator: Any, encoder: TableEncoder, outputs: int) -> Ta
         if name not in model.unused_fields
     }
     fields = dropout | model.defaults | params
-    return TableConfig.from_kwargs(
-        model=estimator.model, outputs=outputs, **fields, **encoder.layout
-    )
+    return TableConfig(model=estimator.model, outputs=outputs, **fields, **encoder.layout)
 
 
 def holdout_fractions(estimator: Any, y: np.ndarray, rows: UniqueRows) -> np.ndarray:

@@ -224,7 +224,7 @@ class Recipe(BaseModel):
         """Return the model's config for a vocabulary and a number of classes."""
         extra = {} if classes is None else {"classes": classes}
         kind = self.make_task().model_kind
-        return Config.from_kwargs(kind=kind, vocab=vocab, **extra, **self.model)
+        return Config(kind=kind, vocab=vocab, **extra, **self.model)
 
     def to_flat_dict(self) -> dict[str, Any]:
         """Return every key with its value, as in YAML."""
@@ -322,7 +322,7 @@ def _build_config(preset: str | None, model: dict[str, Any], kind: str) -> Confi
     """Return the model's config, validated as far as possible without the data."""
     data = {"vocab": 1000} | ({"classes": 2} if kind == "classifier" else {})
     if preset is None:
-        return Config.from_kwargs(**{"kind": kind} | data | DEFAULT_MODEL_FIELDS | model)
+        return Config(**{"kind": kind} | data | DEFAULT_MODEL_FIELDS | model)
     if not isinstance(preset, str):
         raise UserError(f"preset: expected one of {', '.join(PRESETS)}, got {preset!r}")
     known = PRESETS[preset].config

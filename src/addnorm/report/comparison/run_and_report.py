@@ -10,6 +10,7 @@ from addnorm.comparison.engines.base import Engine
 from addnorm.comparison.parse import parse_comparison
 from addnorm.comparison.run import run_comparison
 from addnorm.comparison.spec import Comparison
+from addnorm.core.validation import check_path
 from addnorm.report.comparison.page import write_comparison_report
 
 
@@ -37,6 +38,7 @@ def compare(
     Raises:
         UserError: the spec is not valid, or the folder contains something else
     """
+    check_path("folder", folder)
     spec = spec if isinstance(spec, Comparison) else parse_comparison(spec)
     study = run_comparison(spec, folder, engine=engine, callback=callback)
     write_comparison_report(folder)

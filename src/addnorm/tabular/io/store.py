@@ -158,7 +158,7 @@ def load_estimator(folder: str | Path, known: dict[str, type]) -> Any:
     saved = SavedEstimator.from_json(data, path, known)
     estimator = _restore_params(saved, path, known)
     with _error_context(path):
-        config = TableConfig.from_kwargs(**_lists_to_tuples(saved.config))
+        config = TableConfig(**_lists_to_tuples(saved.config))
     estimator.encoder_ = TableEncoder.from_json(data["encoder"])
     if saved.classes is not None and saved.temperature is not None:
         estimator.classes_ = np.array(saved.classes.values, saved.classes.dtype)
