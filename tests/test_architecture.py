@@ -196,14 +196,14 @@ def test_core_does_not_import_torch():
         "from addnorm.cli.main import main; assert main(['--version']) == 0",
     ],
 )
-def test_import_and_help_do_not_load_torch(code):
+def test_import_and_help_do_not_load_torch_or_yaml(code):
     done = subprocess.run(
         [
             sys.executable,
             "-W",
             "error",
             "-c",
-            f"{code}\nimport sys; assert 'torch' not in sys.modules",
+            f"{code}\nimport sys; assert not {{'torch', 'yaml'}} & sys.modules.keys()",
         ],
         capture_output=True,
         text=True,

@@ -102,8 +102,8 @@ def _find_untrained_norms(context: RuleContext) -> Iterator[Finding]:
         is_branch = norm.node not in used and _mixing_users(graph, norm.node)
         if is_branch:  # not the norm alone: the last layer of a second stream may have no reader
             message = (
-                "what the sub-layer after this norm computes is discarded, so both get no gradient; "
-                "ignore this if other outputs use it"
+                "what the sub-layer after this norm computes is discarded, so both get no "
+                "gradient; ignore this if other outputs use it"
             )
         yield Finding("inert_norm", "info" if is_branch else "error", norm.path, message, evidence)
 
