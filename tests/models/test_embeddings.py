@@ -62,6 +62,4 @@ def test_fixnorm_of_source_vocabulary():
 
 def test_images_reject_table_norm():
     with pytest.raises(UserError, match=r"table_norm: .* because an image has no token embedding"):
-        Config(
-            kind="classifier", dim=8, depth=1, heads=2, image=8, patch=4, table_norm="fixnorm"
-        )
+        Config(kind="classifier", dim=8, depth=1, heads=2, image=8, patch=4, table_norm="fixnorm")

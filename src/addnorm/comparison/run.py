@@ -28,8 +28,9 @@ from addnorm.comparison.shared_data import SharedData
 from addnorm.comparison.spec import Comparison
 from addnorm.comparison.tasks import get_task
 from addnorm.core.errors import UserError
-from addnorm.core.files import folder_lock, remove_stale_files, write_json, write_yaml
+from addnorm.core.files import remove_stale_files, write_json, write_yaml
 from addnorm.core.interrupts import graceful_shutdown
+from addnorm.core.locks import folder_lock
 
 MAX_VALUE_CHARACTERS = 120
 """Longest value that an error message shows in full."""

@@ -349,7 +349,7 @@ def _read_config(hf_model: Any) -> tuple[ConfigReader, Family, HeadVariant]:
 
 def _build_config(family: Family, variant: HeadVariant, reader: ConfigReader) -> Config:
     try:
-        values = {"kind": variant.kind} | family.read(reader) | variant.read(reader)
+        values: dict[str, Any] = {"kind": variant.kind} | family.read(reader) | variant.read(reader)
     except (TypeError, AttributeError):
         # Caused by a missing field or one of another type, which the reader has recorded.
         reader.finish(all_read=False)

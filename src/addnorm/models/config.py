@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from addnorm.core.errors import UserError
-from addnorm.core.files import read_json
+from addnorm.core.files import read_json_and_files
 from addnorm.core.registry import MAX_FACTOR
 from addnorm.core.validation import (
     MAX_WIDTH,
@@ -25,7 +25,8 @@ from addnorm.wirings.base import registry as wirings
 Rate = Annotated[float, Field(ge=0, lt=1)]
 PositiveFloat = Annotated[float, Field(gt=0, le=MAX_FACTOR, allow_inf_nan=False)]
 
-CONFIG_HINT = 'restore it, or delete its "checksum" to accept the change'
+CONFIG_HINT = "restore it"
+CONFIG_EDIT_HINT = 'or delete its "checksum" to accept the change'
 KINDS = ("lm", "prefix_lm", "masked_lm", "seq2seq", "classifier")
 
 
@@ -219,7 +220,7 @@ class Config(FrozenConfig):
         """Read a `config.json`."""
         if not path.is_file():
             raise UserError(f"expected a folder written by save(), got no config at {path}")
-        values = read_json(path, hint=CONFIG_HINT)
+        values, _ = read_json_and_files(path, hint=CONFIG_HINT, edit_hint=CONFIG_EDIT_HINT)
         if not isinstance(values, dict):
             raise UserError(f"{path}: expected a JSON object, got {type(values).__name__}")
         return cls.from_dict(values)

@@ -222,9 +222,9 @@ class Recipe(BaseModel):
 
     def build_config(self, *, vocab: int, classes: int | None = None) -> Config:
         """Return the model's config for a vocabulary and a number of classes."""
-        extra = {} if classes is None else {"classes": classes}
-        kind = self.make_task().model_kind
-        return Config(kind=kind, vocab=vocab, **extra, **self.model)
+        data: dict[str, Any] = {"kind": self.make_task().model_kind, "vocab": vocab}
+        data |= {} if classes is None else {"classes": classes}
+        return Config(**data, **self.model)
 
     def to_flat_dict(self) -> dict[str, Any]:
         """Return every key with its value, as in YAML."""

@@ -24,9 +24,7 @@ SIZES = {"vocab": 13, "dim": 8, "depth": 2, "heads": 2}
 def language_model(wiring="pre_ln", **changes):
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        return LanguageModel(
-            Config(**{"kind": "lm", "wiring": wiring, **SIZES, **changes})
-        )
+        return LanguageModel(Config(**{"kind": "lm", "wiring": wiring, **SIZES, **changes}))
 
 
 def set_gradients(model, seed):

@@ -12,7 +12,7 @@ from typing import Any
 
 from addnorm.comparison.analysis.study import CellOutcome, Study
 from addnorm.comparison.analysis.summary import ArmSummary
-from addnorm.core.csv_cells import escape_formula
+from addnorm.data.csv_cells import escape_formula
 from addnorm.report.charts.base import CHART_CONFIG
 from addnorm.report.comparison.arm_cards import build_arm_diagram
 from addnorm.report.comparison.cell_selections import BEST_LABEL

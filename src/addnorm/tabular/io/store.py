@@ -186,8 +186,8 @@ def load_estimator(folder: str | Path, known: dict[str, type]) -> Any:
     with _error_context(weights_path):
         estimator.module_, estimator.reference_ = module_from_bytes(weights, config)
     # Last, because the errors above say which field is wrong.
-    hint = 'save the estimator again, or delete the "checksum" to accept an edit'
-    read_json_and_files(path, nonfinite=True, hint=hint)
+    edit_hint = 'or delete the "checksum" to accept an edit'
+    read_json_and_files(path, nonfinite=True, hint="save the estimator again", edit_hint=edit_hint)
     estimator._n_features_out = estimator.module_.width
     return estimator
 
