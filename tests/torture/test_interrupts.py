@@ -73,7 +73,7 @@ def long_lines(folder):
         "fit": ["fit", str(files / "table.csv"), "--target", "y", "-o", str(folder / "fit")],
         "bench": ["bench", "kernels", "--threads", "1", "--rounds", "1"],
         "translate": ["translate", translator, text],
-        "generate": ["generate", generator, text, "--max-tokens", "60"],
+        "generate": ["generate", generator, text, "--max-new-tokens", "60"],
         "evaluate": ["evaluate", translator],
         "predict": ["predict", fitted, str(folder / "table.csv")],
         "report": ["report", translator],
@@ -136,9 +136,6 @@ def test_interrupt_at_any_moment(folder, verb, case_seed):
 @pytest.fixture(scope="module")
 def translator(folder):
     """Folder of a run that translates; its outputs do not matter."""
-    command = ["train", "translate", f"data={folder / 'corpus'}", "dim=16", "depth=1", "steps=2"]
-    command += ["batch_tokens=256", "-o", str(folder / "translator")]
-    subprocess.run([sys.executable, "-m", "addnorm", *command], check=True, capture_output=True)
     return folder / "translator"
 
 

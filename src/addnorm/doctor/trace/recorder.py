@@ -307,7 +307,8 @@ class GraphRecorder(TorchFunctionMode):
             self.no_grad_weights.add(name)
         mean = small_tensor_mean(value)
         if name is not None or isinstance(value, nn.Parameter):
-            return Operand("weight", value=mean, shape=shape, name=name or "")
+            frozen = not value.requires_grad
+            return Operand("weight", value=mean, shape=shape, name=name or "", frozen=frozen)
         return Operand("constant", value=mean, shape=shape, causal_offset=causal_offset(value))
 
     # residual adds
