@@ -154,11 +154,10 @@ def _describe_model(model: Model) -> dict[str, Any]:
     }
     if config.scale is None:
         fields["scale"] = (config.head_dim or config.dim // config.heads) ** -0.5
-    fields |= {name: tuple(weight.shape) for name, weight in model.named_parameters()}
     for index, stack in enumerate(model.stacks):
         prefix = f"stacks[{index}]." if len(model.stacks) > 1 else ""
         fields |= {f"{prefix}{name}": value for name, value in stack.arrangement.items()}
-    return fields
+    return fields | {name: tuple(weight.shape) for name, weight in model.named_parameters()}
 
 
 def _make_inputs(config: Config, weight: Tensor) -> dict[str, Tensor]:
