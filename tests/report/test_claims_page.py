@@ -120,7 +120,7 @@ def test_corrected_rules_are_marked():
         return render_claims_markdown({name: result})
 
     assert "| held, by a corrected rule |" in marked("scale_norm_helps_little_data")
-    assert "| held, by a rule corrected before this run |" in marked("b2t_trains_deep")
+    assert "| held, by a rule corrected before this run |" in marked("admin_trains_deep")
     assert "| held |" in marked("one_update")
 
 

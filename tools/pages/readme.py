@@ -48,6 +48,8 @@ def verdict_table() -> str:
     results = read_results(CLAIMS)
     counts = Counter(result.verdict.answer for result in results.values() if result.verdict)
     rows = [(verdict, str(counts[verdict])) for verdict in ("held", "not held", "undecided")]
+    if waiting := len(get_registry("claims")) - counts.total():
+        rows.append(("not run yet", str(waiting)))
     return markdown_table(("verdict", "claims"), rows)
 
 

@@ -66,14 +66,6 @@ class PostLnNeedsWarmup(ComparisonClaim):
     )
     measured_on = "dates, 6+6 layers of width 32, 160 steps at a constant rate"
     reach = "not tested: long training with decay, large models"
-    discussion = (
-        "The paper trains IWSLT14 for tens of thousands of steps with a decay after the warm-up"
-        " and finds that Adam without warm-up ends at 8 instead of 34 BLEU. Here six layers of "
-        "width 32 learn dates in 160 steps at a constant rate. At the rate that is best with "
-        "warm-up most seeds train without it as well, and the higher rates that only warm-up "
-        "would allow fail with it, too. A narrow model, a short run and weights that start with"
-        " gradients of moderate size make the first steps less dangerous."
-    )
     experiment = (
         "Encoder and decoder of six layers each learn to translate dates, without warm-up and with "
         "one of a quarter of the steps, over the same learning rates. The reference is Post-LN "
