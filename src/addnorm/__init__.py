@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from addnorm.comparison import Comparison, Study
-    from addnorm.core import UserError
+    from addnorm.core import Card, UserError
+    from addnorm.core.registry import register
     from addnorm.exporters import export, fold
     from addnorm.interop import (
         AddnormConfig,
@@ -63,7 +64,9 @@ _HOME = {
     "Sublayer": "addnorm.sublayers",
     "TabularTransformerClassifier": "addnorm.tabular",
     "TabularTransformerRegressor": "addnorm.tabular",
+    "Card": "addnorm.core",
     "UserError": "addnorm.core",
+    "register": "addnorm.core.registry",
     "Wiring": "addnorm.wirings",
     "build": "addnorm.models",
     "compare": "addnorm.report.comparison.run_and_report",
@@ -87,6 +90,7 @@ __all__ = [
     "AddnormForMaskedLM",
     "AddnormForSeq2SeqLM",
     "AddnormForSequenceClassification",
+    "Card",
     "Classifier",
     "Comparison",
     "Config",
@@ -116,6 +120,7 @@ __all__ = [
     "from_hf",
     "load",
     "make_norm",
+    "register",
     "save_hf",
     "to_hf",
 ]

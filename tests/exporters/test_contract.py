@@ -33,6 +33,7 @@ OTHERS = [
     ("prefix_lm", {}),
     ("masked_lm", {"types": 2, "head_layer": True, "activation": "gelu"}),
     ("classifier", {"pooling": "mean", "pooler": True}),
+    ("classifier", {"pooling": "none"}),
     ("classifier", {"image": 8, "patch": 4, "class_tokens": 2}),
 ]
 

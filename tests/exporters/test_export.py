@@ -257,6 +257,38 @@ def test_more_tokens_than_positions_are_rejected(tmp_path):
         engine(make_tokens(2, 13)[0])
 
 
+class DependsOnValues(torch.nn.Module):
+    """Feed-forward of a user whose computation depends on the values of its input."""
+
+    def forward(self, x):
+        return x * 2 if x.sum() > 0 else x
+
+
+def test_a_part_that_cannot_be_traced_is_refused(tmp_path):
+    model = make_model("classifier", depth=1)
+    model.encoder.sublayers[1] = DependsOnValues()
+    with pytest.raises(ExportRefusedError, match=r"model: torch.export cannot trace this model \("):
+        addnorm.export(model, to="torch", out=tmp_path / "out")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_that_the_engine_cannot_open_is_named(exported, tmp_path):
+    copied = shutil.copytree(exported[1], tmp_path / "copy")
+    (copied / "model.pt2").write_bytes(b"not a program")
+    report = ExportReport.read(exported[1])
+    with pytest.raises(UserError, match=r"model\.pt2: torch\.export cannot open it"):
+        TorchTarget().open(copied, report)
+
+
+@pytest.mark.slow
+def test_float64_is_written_as_float32_for_onnx(tmp_path):
+    model = make_model("classifier", image=8, patch=4, depth=1, dtype=torch.float64)
+    report = addnorm.export(model, to="onnx", out=tmp_path / "out")
+    assert report.grade == "rounding" and report.max_error < 1e-5
+    stored = (tmp_path / "out" / "model.onnx").read_bytes()
+    assert b".py" not in stored  # no names of source files
+
+
 def test_the_folder_has_usual_permissions(exported):
     mask = os.umask(0)
     os.umask(mask)

@@ -16,7 +16,8 @@ from tests.interop.cases import ENCODERS, GPTS, LLAMAS, PAIRS
 from tests.interop.zoo import assert_same_outputs, assert_same_tensors, batch
 from tests.train.cases import make_recipe, write_number_corpus
 
-pytestmark = pytest.mark.peer
+SCRIPTED = "ignore:.torch.jit.script. is deprecated:DeprecationWarning"  # of gpt_bigcode
+pytestmark = [pytest.mark.peer, pytest.mark.filterwarnings(SCRIPTED)]
 
 AUTO = {
     "translate": transformers.AutoModelForSeq2SeqLM,
@@ -125,7 +126,13 @@ def test_damaged_checkpoint_does_not_load(run, tmp_path):
         addnorm.load(folder)
 
 
-@pytest.mark.parametrize("case", [ENCODERS[0], ENCODERS[1], GPTS[2], LLAMAS[0], PAIRS[4]], ids=str)
+QUICK = [ENCODERS[0], ENCODERS[1], GPTS[2], LLAMAS[0], PAIRS[4]]
+OTHERS = [case for case in (*ENCODERS, *GPTS, *LLAMAS, *PAIRS) if case not in QUICK]
+
+
+@pytest.mark.parametrize(
+    "case", [*QUICK, *(pytest.param(case, marks=pytest.mark.slow) for case in OTHERS)], ids=str
+)
 def test_converted_model_is_saved_and_loaded(case, tmp_path):
     original = case.build()
     ours = from_hf(original)

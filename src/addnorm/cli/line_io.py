@@ -122,16 +122,19 @@ def resolve_chunk(chunk: int | None, files: Iterable[Path]) -> int:
     return 1 if is_interactive else LINES_PER_CHUNK
 
 
-def open_run(folder: Path, device: str) -> "RunProtocol":
+def open_run(folder: Path, device: str, *, average: int | None = None) -> "RunProtocol":
     """Open a trained run, or an exported one; warn if the best checkpoint is damaged."""
+    from addnorm.core.errors import UserError
     from addnorm.exporters.report import is_export
     from addnorm.train.trained_run import TrainedRun
 
     if is_export(folder):
         from addnorm.exporters.exported_run import open_exported_run
 
+        if average is not None:
+            raise UserError(f"--average: expected a run, got the export {folder}")
         return open_exported_run(folder)
-    run = TrainedRun.open(folder, device=device)
+    run = TrainedRun.open(folder, device=device, average=average)
     if not run.is_best:
         print(
             f"addnorm: the best checkpoint of {folder} is damaged; using step {run.step}",

@@ -7,7 +7,12 @@ The package is not called `export`, because `addnorm.export` is its main functio
 """
 
 from addnorm.exporters.export_model import export
-from addnorm.exporters.exported_run import ExportedRun, open_engine, open_exported_run
+from addnorm.exporters.exported_run import (
+    ExportedRun,
+    open_engine,
+    open_exported_estimator,
+    open_exported_run,
+)
 from addnorm.exporters.folding import fold
 from addnorm.exporters.report import ExportReport, Proof
 from addnorm.exporters.targets import TARGETS
@@ -20,5 +25,6 @@ __all__ = [
     "export",
     "fold",
     "open_engine",
+    "open_exported_estimator",
     "open_exported_run",
 ]

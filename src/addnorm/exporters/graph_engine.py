@@ -24,8 +24,8 @@ GraphFunction = Callable[[Mapping[str, Tensor]], Mapping[str, Tensor]]
 class GraphSpec:
     """Names of the tensors of a graph, stored with the export."""
 
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
+    inputs: Sequence[str]
+    outputs: Sequence[str]
 
 
 def describe_graphs(model: Model, graphs: Sequence[Graph]) -> dict[str, Any]:
@@ -55,10 +55,7 @@ class GraphEngine(InferenceEngine):
         self, kind: str, functions: Mapping[str, GraphFunction], settings: Mapping[str, Any]
     ) -> None:
         self.kind, self.functions = kind, functions
-        self.specs = {
-            name: GraphSpec(tuple(each["inputs"]), tuple(each["outputs"]))
-            for name, each in settings["graphs"].items()
-        }
+        self.specs = {name: GraphSpec(**each) for name, each in settings["graphs"].items()}
         self.max_source_length = settings["max_source_length"]
         self.max_target_length = settings["max_target_length"]
 

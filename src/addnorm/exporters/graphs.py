@@ -106,6 +106,7 @@ def _whole_graph(model: Model) -> Graph:
         return model(arguments.pop("ids"), **arguments)
 
     is_pooled = isinstance(model, Classifier) and model.head is not None
+    is_pooled = is_pooled and config.pooling != "none"
     return Graph(
         "model",
         Tracer(model, run),

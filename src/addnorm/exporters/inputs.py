@@ -104,9 +104,9 @@ def _random_inputs(model: Model, *, end: int) -> HeldOutInputs:
     config, generator = model.config, torch.Generator().manual_seed(0)
     if config.image is not None:
         shape = (3, config.channels, config.image, config.image)
-        return HeldOutInputs(
-            "random pixels", (ModelInputs((torch.randn(shape, generator=generator),)),)
-        )
+        dtype = next(model.parameters()).dtype
+        pixels = torch.randn(shape, generator=generator).to(dtype)
+        return HeldOutInputs("random pixels", (ModelInputs((pixels,)),))
     source_limit, target_limit = length_limits(model)
     source_length, target_length = min(11, source_limit or 11), min(7, target_limit or 7)
     source, source_mask = _random_tokens(

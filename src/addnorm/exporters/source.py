@@ -114,7 +114,12 @@ def _open_folder(folder: Path) -> ExportSource:
 def _from_run(run: TrainedRun) -> ExportSource:
     model, notes = prepare_model(run.model)
     averaged = ("the weights are the run's moving average (ema)",) if run.recipe.ema else ()
-    return ExportSource(model, run, notes=(*averaged, *notes))
+    damaged = (
+        ()
+        if run.is_best
+        else (f"the best checkpoint is damaged; step {run.step} is exported instead",)
+    )
+    return ExportSource(model, run, notes=(*damaged, *averaged, *notes))
 
 
 def prepare_model(model: Any) -> tuple[Any, tuple[str, ...]]:

@@ -18,6 +18,7 @@ from addnorm.core.files import (
     check_file,
     file_checksum,
     read_json_and_files,
+    temporary_folder,
     write_json,
 )
 from addnorm.core.validation import check_path
@@ -229,8 +230,10 @@ def save_tensors(tensors: dict[str, Tensor], path: Path) -> None:
     path.touch()
     mode = path.stat().st_mode  # by the umask; safetensors makes files for their owner only
     try:
-        save_file({name: value.contiguous() for name, value in tensors.items()}, path)
-        path.chmod(mode)
+        with temporary_folder(path) as folder:  # safetensors writes to a random name at first
+            save_file({n: t.contiguous() for n, t in tensors.items()}, folder / path.name)
+            (folder / path.name).chmod(mode)
+            (folder / path.name).replace(path)
     except SafetensorError as error:
         message = str(error).removeprefix("Error while serializing: ")
         code = re.search(r"os error (\d+)", message)  # safetensors has it in the message only

@@ -69,6 +69,7 @@ class MaskedLanguageModeling(LanguageModeling):
 
     noun, command = "masked language modeling", "fill-mask"
     compatible_corpora = ("lm",)
+    text_unit = "line"
     special_tokens = (MASK,)
     model_kind, attention_stacks = "masked_lm", ("encoder",)
     counts_inputs = True
@@ -101,7 +102,7 @@ class MaskedLanguageModeling(LanguageModeling):
         """Yield pieces of at most `max_length` tokens of each document, START and END included."""
         length = max(1, context.max_length - 2)
         for chunk in iter_chunks(records, TEXTS_PER_CHUNK):
-            for ids in context.encode(record["text"] for record in chunk):
+            for ids in context.encode_pieces(chunk):
                 if not len(ids):
                     context.skipped["empty left out"] += 1
                 for start in range(0, len(ids), length):
@@ -278,7 +279,7 @@ def _insert_fills(text: str, fills: tuple[tuple[Fill, ...], ...], tokenizer: Tok
         if index >= len(fills):  # beyond the length limit
             filled += MASK + piece
             continue
-        before = filled if tokenizer.is_char else filled.rstrip(" ")
+        before = filled.rstrip(" ") if tokenizer.has_prefix_space else filled
         token = fills[index][0].token
         filled = before + (token if before else token.lstrip(" ")) + piece
     return filled

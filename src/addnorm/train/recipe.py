@@ -69,7 +69,7 @@ class Recipe(BaseModel):
     """Keys of the task, such as mask_rate of mlm. Flat keys in YAML."""
 
     tokenizer: str = "bpe"
-    """bpe, unigram or char, trained on the corpus; or the path of a tokenizer.json."""
+    """bpe, unigram, char or word, trained on the corpus; or the path of a tokenizer.json."""
     vocab: VocabSize = 4000
     """Upper bound of the tokenizer's vocabulary size; small corpora give fewer tokens."""
     max_length: PositiveInt = 128

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from addnorm.cli.options import Attention, ChunkLines, Device, Json, Scores
+from addnorm.cli.options import Attention, Average, ChunkLines, Device, Json, Scores
 
 
 def translate(
@@ -44,6 +44,7 @@ def translate(
     batch_tokens: Annotated[
         int, typer.Option("--batch-tokens", help="Tokens per batch, all hypotheses included")
     ] = 8192,
+    average: Average = None,
     chunk_lines: ChunkLines = None,
     scores: Scores = False,
     json: Json = False,
@@ -67,7 +68,7 @@ def translate(
     prefixes = None if prefix is None else cli.InputLines([prefix])
     if prefixes is not None:
         cli.check_prefixes(lines, prefixes)
-    trained = cli.open_run(run, device)
+    trained = cli.open_run(run, device, average=average)
     if length_penalty is None:
         options = adapt_options(trained.model, options)
     form = "json" if json else "nbest" if nbest else "scores" if scores else "text"

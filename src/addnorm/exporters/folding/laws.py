@@ -119,10 +119,18 @@ def negate_input(gain: Tensor) -> None:
 def divide_by_running_scale(
     linear: nn.Linear, gain: Tensor | None, eps: float, scale: float
 ) -> float:
-    """L8, running scale: x <- c (x + f(N(x))) with x = C z reads z <- z + f(N(C z)) / (c C).
+    """L8, running scale: x <- c (x + f(N(x))) with x = C z is z <- z + f(N(C z)) / C, C <- c C.
 
-    N(C z; g, eps) = N(z; sign(C) g, eps / C^2). Divides the writer by `scale`, the product of the
-    scales so far and this site's, and returns the eps that the norm of the next site needs.
+    N(C z; g, eps) = N(z; sign(C) g, eps / C^2).
+
+    Args:
+        linear: writer of the site, divided by C
+        gain: gain of the site's norm, which takes the sign of C
+        eps: eps of the norm
+        scale: C, the product of the scales of the sites before
+
+    Returns:
+        The eps that the site's norm needs.
     """
     scale_outputs([linear], 1 / scale)
     if gain is not None and scale < 0:

@@ -2,9 +2,11 @@
 
 import copy
 from abc import abstractmethod
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
+from addnorm.core.errors import ExportRefusedError, UserError
 from addnorm.exporters.graph_engine import GraphEngine, GraphFunction, GraphSpec, describe_graphs
 from addnorm.exporters.graphs import Graph, make_graphs
 from addnorm.exporters.report import ExportReport
@@ -17,6 +19,8 @@ from addnorm.exporters.targets.base import (
 )
 from addnorm.models import Model
 
+Program = TypeVar("Program")
+
 
 class GraphTarget(ExportTarget):
     """Target that stores one file per graph."""
@@ -28,6 +32,25 @@ class GraphTarget(ExportTarget):
     @abstractmethod
     def write_graph(self, graph: Graph, path: Path) -> None:
         """Trace a graph and write it to a file."""
+
+    def trace(self, graph: Graph, function: Callable[[Graph], Program]) -> Program:
+        """Return the traced program of a graph.
+
+        Raises:
+            ExportRefusedError: a part of the model cannot be traced, such as a module of the user
+                whose computation depends on values
+        """
+        try:
+            return function(graph)
+        except (MemoryError, UserError):
+            raise
+        except Exception as error:  # torch raises errors of many kinds
+            reason = next(iter(str(error).strip().splitlines()), "")[:300]
+            raise ExportRefusedError(
+                f"{graph.name}: {self.title} cannot trace this model "
+                f"({type(error).__name__}: {reason}); build it from parts of addnorm, or make its "
+                "own parts work with torch.export"
+            ) from None
 
     @abstractmethod
     def open_graph(self, path: Path, spec: GraphSpec) -> GraphFunction:
@@ -75,12 +98,19 @@ class GraphTarget(ExportTarget):
 
     def open_graphs(self, folder: Path, report: ExportReport) -> dict[str, GraphFunction]:
         """Open all graphs of a folder."""
-        return {
-            name: self.open_graph(
-                self._path(folder, name), GraphSpec(tuple(each["inputs"]), tuple(each["outputs"]))
-            )
-            for name, each in report.settings["graphs"].items()
-        }
+        functions = {}
+        for name, each in report.settings["graphs"].items():
+            path, spec = self._path(folder, name), GraphSpec(**each)
+            try:
+                functions[name] = self.open_graph(path, spec)
+            except Exception as error:  # such as a file of another version of torch
+                reason = next(iter(str(error).strip().splitlines()), type(error).__name__)[:300]
+                versions = ", ".join(f"{key} {value}" for key, value in report.versions.items())
+                raise UserError(
+                    f"{path}: {self.title} cannot open it ({reason}); it was written with "
+                    f"{versions}; export the model again"
+                ) from None
+        return functions
 
     def _path(self, folder: Path, name: str) -> Path:
         return folder / f"{name}.{self.extension}"

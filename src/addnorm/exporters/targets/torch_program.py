@@ -21,7 +21,7 @@ class TorchTarget(GraphTarget):
     extension: ClassVar = "pt2"
 
     def write_graph(self, graph: Graph, path: Path) -> None:
-        program = trace_graph(graph)
+        program = self.trace(graph, trace_graph)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about tensors that share memory
             torch.export.save(program, path)

@@ -40,7 +40,7 @@ def to_hf_tokenizer(
     """
     values = json.loads(tokenizer.engine.to_str())
     has_mask = tokenizer.mask_id is not None
-    strips_spaces = has_mask and not tokenizer.is_char
+    strips_spaces = has_mask and tokenizer.has_prefix_space
     for token in values["added_tokens"]:
         # As in `Tokenizer.encode_masked`, the spaces before a mask belong to it.
         token["lstrip"] = token["normalized"] = token["content"] == MASK and strips_spaces
