@@ -336,7 +336,7 @@ register_pytree_node(
     KVCache,
     _flatten_cache,
     _unflatten_cache,
-    serialized_type_name="addnorm.KVCache",
+    serialized_type_name="addnorm/KVCache",
     to_dumpable_context=lambda context: context,
     from_dumpable_context=lambda context: _as_tuples(context),
     flatten_with_keys_fn=lambda cache: _flatten_with_keys(cache),

@@ -106,7 +106,7 @@ class StackForm:
 
     @property
     def norms(self) -> list[NormForm]:
-        """All norms of the form."""
+        """Those of all sites and of both ends of the stack, without absent ones."""
         per_site = [norm for site in self.sites for norm in (site.pre_norm, site.post_norm)]
         return [norm for norm in (self.entry_norm, *per_site, self.final_norm) if norm is not None]
 
