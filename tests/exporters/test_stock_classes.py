@@ -39,6 +39,19 @@ CASES = [
     ("llama", "lm", LM | ROTARY | {"positions": "rotary(layout=interleaved)", "embed_scale": 2.0}),
     ("llama", "lm", LM | ROTARY | {"norm": "rms(gain=one_plus)", "kv_heads": 2, "scale": 0.7}),
     ("mistral", "lm", LM | ROTARY | {"positions": "rotary(scaling=llama3)", "window": 5}),
+    ("llama", "lm", LM | ROTARY | {"positions": "rotary(scaling=yarn, factor=4.0, length=64)"}),
+    (
+        "llama",
+        "lm",
+        LM | ROTARY | {"positions": "rotary(scaling=yarn, fast=8.0, slow=2.0, amplitude=1.3)"},
+    ),
+    (
+        "llama",
+        "lm",
+        LM
+        | ROTARY
+        | {"positions": "rotary(scaling=longrope, short='1.0 2.0', long='2.0 3.0', length=5)"},
+    ),
     ("qwen3", "lm", LM | ROTARY | {"qk_norm": "rms_head", "scale": 0.7}),
     (
         "gemma2",
@@ -82,7 +95,7 @@ MISMATCHES = [
     ("masked_lm", {"wiring": "post_ln", "embed_norm": "layer"}, "bert has LayerNorm .* head_norm"),
     ("classifier", {"pooling": "mean", "classes": 2}, "pooling='cls', not 'mean'"),
 ]
-WRITTEN = [1, 4, 8, 12, 26]
+WRITTEN = [1, 4, 8, 12, 29]
 """Cases of which folders are written: Marian, Blenderbot, GPT-2, LLaMA and BERT."""
 LOAD_WITHOUT_ADDNORM = """
 import sys

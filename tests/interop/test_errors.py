@@ -34,8 +34,8 @@ def test_missing_transformers_names_the_extra_to_install(monkeypatch):
             "expected a supported family, got AlbertModel of the family 'albert'; supported: bart,",
         ),
         (
-            Case("BertForTokenClassification", "BertConfig", BERT),
-            "expected a supported class of the family 'bert', got BertForTokenClassification; "
+            Case("BertForQuestionAnswering", "BertConfig", BERT),
+            "expected a supported class of the family 'bert', got BertForQuestionAnswering; "
             "supported: BertModel",
         ),
         (

@@ -81,7 +81,16 @@ class Facts:
         if kind == "llama3":
             values["low_freq_factor"] = options.get("low", 1.0)
             values["high_freq_factor"] = options.get("high", 4.0)
+        if kind == "yarn":
+            names = {"fast": "beta_fast", "slow": "beta_slow", "truncate": "truncate"}
+            values |= {theirs: options[ours] for ours, theirs in names.items() if ours in options}
+        if kind == "longrope":
+            for name in ("short", "long"):
+                values[f"{name}_factor"] = [float(word) for word in options[name].split()]
+        if kind in ("llama3", "yarn", "longrope"):
             values["original_max_position_embeddings"] = options.get("length", 8192)
+        if options.get("amplitude") is not None:
+            values["attention_factor"] = options["amplitude"]
         return values
 
     @property
