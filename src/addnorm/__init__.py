@@ -5,8 +5,20 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from addnorm.comparison import Comparison, Study
-    from addnorm.core import UserError
-    from addnorm.interop import from_hf
+    from addnorm.core import Card, UserError
+    from addnorm.core.registry import register
+    from addnorm.exporters import export, fold
+    from addnorm.interop import (
+        AddnormConfig,
+        AddnormForCausalLM,
+        AddnormForMaskedLM,
+        AddnormForSeq2SeqLM,
+        AddnormForSequenceClassification,
+        from_hf,
+        save_hf,
+        to_hf,
+    )
+    from addnorm.loading import load
     from addnorm.models import (
         Classifier,
         Config,
@@ -15,7 +27,6 @@ if TYPE_CHECKING:
         PrefixLM,
         Seq2Seq,
         build,
-        load,
     )
     from addnorm.monitor import Monitor
     from addnorm.norms import Norm, make_norm
@@ -30,6 +41,11 @@ __version__ = "0.1.0"
 # Where each public name lives. They are imported on first use, so that `import addnorm` and
 # `addnorm --help` do not wait for torch.
 _HOME = {
+    "AddnormConfig": "addnorm.interop",
+    "AddnormForCausalLM": "addnorm.interop",
+    "AddnormForMaskedLM": "addnorm.interop",
+    "AddnormForSeq2SeqLM": "addnorm.interop",
+    "AddnormForSequenceClassification": "addnorm.interop",
     "Classifier": "addnorm.models",
     "Comparison": "addnorm.comparison",
     "Config": "addnorm.models",
@@ -50,21 +66,33 @@ _HOME = {
     "Sublayer": "addnorm.sublayers",
     "TabularTransformerClassifier": "addnorm.tabular",
     "TabularTransformerRegressor": "addnorm.tabular",
+    "Card": "addnorm.core",
     "UserError": "addnorm.core",
+    "register": "addnorm.core.registry",
     "Wiring": "addnorm.wirings",
     "build": "addnorm.models",
     "compare": "addnorm.report.comparison.run_and_report",
+    "export": "addnorm.exporters",
+    "fold": "addnorm.exporters",
     "from_hf": "addnorm.interop",
-    "load": "addnorm.models",
+    "load": "addnorm.loading",
+    "save_hf": "addnorm.interop",
+    "to_hf": "addnorm.interop",
     "make_norm": "addnorm.norms",
 }
 _PACKAGES = (
     *("core", "norms", "wirings", "sublayers", "stacks", "models", "data", "measure", "doctor"),
     *("monitor", "decode", "tasks", "train", "tabular", "comparison", "claims", "report"),
-    *("interop", "bench"),
+    *("interop", "exporters", "bench"),
 )
 
 __all__ = [
+    "AddnormConfig",
+    "AddnormForCausalLM",
+    "AddnormForMaskedLM",
+    "AddnormForSeq2SeqLM",
+    "AddnormForSequenceClassification",
+    "Card",
     "Classifier",
     "Comparison",
     "Config",
@@ -90,9 +118,14 @@ __all__ = [
     "__version__",
     "build",
     "compare",
+    "export",
+    "fold",
     "from_hf",
     "load",
     "make_norm",
+    "register",
+    "save_hf",
+    "to_hf",
 ]
 
 

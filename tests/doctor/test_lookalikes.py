@@ -14,6 +14,7 @@ from tests.doctor.models.tiny import (
     VOCAB,
     FeedForward,
     HandNorm,
+    HandRMS,
     Model,
     PostBlock,
     PreBlock,
@@ -377,3 +378,60 @@ def test_dropout_called_in_train_mode_only_is_found(place):
     found = findings(model)
     assert {f.rule for f in found} == ({"dropout_after_norm"} if "behind" in place else set())
     assert model.training and all(f.evidence["rate"] == 0.2 for f in found)
+
+
+# Norms of embeddings
+
+
+@pytest.mark.parametrize("norm", [nn.RMSNorm, HandRMS, HandNorm])
+def test_norm_of_the_embedding_is_read_by_the_skip_too(norm):
+    model = Model(stack(PreBlock, norm=norm), norm(DIM), embed_norm=norm(DIM))
+    assert rules(model) == set()
+    model.embed_norm = nn.Sequential(norm(DIM), norm(DIM))
+    assert rules(model) == {"double_norm"}
+
+
+# Parts that these inputs do not need
+
+
+class Window(PreBlock):
+    """Block with a summary of long inputs, whose norm short ones do not reach."""
+
+    def __init__(self, size):
+        super().__init__()
+        self.summary, self.summary_norm, self.size = nn.Linear(DIM, DIM), nn.LayerNorm(DIM), size
+
+    def forward(self, x, mask=None):
+        windows = self.summary(x)[:, : x.shape[1] // self.size * self.size]
+        if windows.shape[1]:
+            x = x + self.summary_norm(windows).mean(1, keepdim=True)
+        return super().forward(x, mask)
+
+
+def test_norm_of_long_inputs_is_a_remark():
+    found = findings(Model([Window(50) for _ in range(2)], nn.LayerNorm(DIM)))
+    assert {(f.rule, f.severity) for f in found} == {("inert_norm", "info")}
+    assert "inert_norm" not in rules(Model([Window(3) for _ in range(2)], nn.LayerNorm(DIM)))
+
+
+class GlobalTokens(nn.Module):
+    """Global tokens with blocks of their own, which end with the last layer (Pegasus-X)."""
+
+    def __init__(self, returned):
+        super().__init__()
+        self.table, self.tokens = nn.Embedding(VOCAB, DIM), nn.Parameter(torch.randn(1, 3, DIM))
+        self.blocks, self.others = (nn.ModuleList(stack(PreBlock)) for _ in range(2))
+        self.final, self.returned = nn.LayerNorm(DIM), returned
+
+    def forward(self, tokens):
+        x, g = self.table(tokens), self.tokens.expand(len(tokens), -1, -1)
+        for block, other in zip(self.blocks, self.others, strict=True):
+            x = block(x + g.mean(1, keepdim=True))
+            g = other(g + x.mean(1, keepdim=True))
+        return (self.final(x), g) if self.returned else self.final(x)
+
+
+@pytest.mark.parametrize("returned", [False, True])
+def test_stream_that_ends_unused_needs_no_final_norm(returned):
+    found = {f.rule for f in findings(GlobalTokens(returned)) if f.severity != "info"}
+    assert found == ({"missing_final_norm"} if returned else set())

@@ -18,10 +18,10 @@ from tests.measure import reference
 from tests.measure.cases import SELECTED_WIRINGS, compute_loss, make_batch, make_translator
 
 
-def train_steps(model, monitor=None, *, count=4, run=None, accumulate=2):
+def train_steps(model, monitor=None, *, count=4, run=None, accumulate=2, eps=1e-8):
     """Train a few steps and return the rows."""
     run = model if run is None else run
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, eps=eps)
     torch.manual_seed(7)
     rows = []
     for step in range(1, count + 1):
@@ -213,8 +213,12 @@ torch.set_num_threads(1)
 distributed.init_process_group(
     "gloo", store=distributed.FileStore(store, 2), rank=rank, world_size=2
 )
+# A softmax does not see the bias of the keys, so its gradient is 0 but for rounding, below 1e-8.
+# With its default eps Adam turns that into steps of the learning rate, and the logits, not the
+# outputs, follow them. This eps is far above the rounding of gradients.
+eps = 1e-4
 alone = make_translator("gated", dropout=0.0)
-expected = train_steps(alone, Monitor(alone, every=2))
+expected = train_steps(alone, Monitor(alone, every=2), eps=eps)
 
 
 def parallelize():
@@ -228,12 +232,14 @@ def parallelize():
 
 
 plain, run = parallelize()
-train_steps(plain, run=run)
+train_steps(plain, run=run, eps=eps)
 model, run = parallelize()
-rows = train_steps(model, Monitor(run, every=2), run=run)
+rows = train_steps(model, Monitor(run, every=2), run=run, eps=eps)
 assert [{**row, "value": 0} for row in rows] == [{**row, "value": 0} for row in expected]
 for row, other in zip(rows, expected):
-    assert abs(row["value"] - other["value"]) <= 1e-3 * abs(other["value"]) + 1e-5, (row, other)
+    # float32 rounds to 6e-8, and the halves of each sum are added in another order: some hundred
+    # roundings in two backward passes and four steps.
+    assert abs(row["value"] - other["value"]) <= 1e-5 * abs(other["value"]) + 1e-7, (row, other)
 for one, other in zip(model.parameters(), plain.parameters()):
     one, other = (each.to_local() if mode == "fsdp" else each for each in (one, other))
     assert torch.equal(one, other)

@@ -2,6 +2,9 @@
 
 import json
 import os
+import signal
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -464,3 +467,27 @@ def test_saved_model_has_the_rights_of_the_umask(tmp_path):
     finally:
         os.umask(before)
     assert {path.stat().st_mode & 0o777 for path in (tmp_path / "model").iterdir()} == {0o640}
+
+
+KILLED_WRITER = """
+import os, signal, sys
+from pathlib import Path
+import addnorm
+import addnorm.models.base as base
+
+def killed(tensors, path):
+    Path(path).with_name(".tmpAbC123").write_bytes(b"half a file")  # as safetensors names it
+    os.kill(os.getpid(), signal.SIGKILL)
+
+base.save_file = killed
+addnorm.build(kind="lm", dim=16, depth=1, heads=2, vocab=20).save(sys.argv[1])
+"""
+
+
+@pytest.mark.slow
+def test_leftovers_of_a_killed_save_are_removed_by_the_next(tmp_path):
+    killed = subprocess.run([sys.executable, "-c", KILLED_WRITER, str(tmp_path)], timeout=600)
+    assert killed.returncode == -signal.SIGKILL
+    assert [path.name for path in tmp_path.rglob(".tmp*")] == [".tmpAbC123"]
+    build(kind="lm", dim=16, depth=1, heads=2, vocab=20).save(tmp_path)
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["config.json", "model.safetensors"]

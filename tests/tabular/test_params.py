@@ -25,6 +25,11 @@ from tests.tabular.sample_tables import FRAME, LABELS, NUMBERS, SUMS, classifier
         ({"schedule": "cos"}, "unknown schedule 'cos'"),
         ({"batch_size": 0}, "batch_size: expected 'auto' or an integer >= 1, got 0"),
         ({"max_epochs": 0}, "max_epochs: expected 'auto' or an integer >= 1, got 0"),
+        (
+            {"max_epochs": 2**31},
+            "max_epochs: expected 'auto' or an integer up to 1,000,000, got 2147483648; limit the "
+            "time with max_seconds",
+        ),
         ({"patience": 1.5}, "patience: expected an integer >= 1, got 1.5"),
         ({"lr": -1}, "lr: expected a finite number >= 0, got -1"),
         (

@@ -3,7 +3,7 @@
 import pytest
 
 from addnorm.cli.main import COMMANDS
-from addnorm.comparison.tasks import TASKS
+from addnorm.comparison.tasks import get_task as get_comparison_task
 from addnorm.core.errors import UnknownNameError, UserError
 from addnorm.data import write_corpus
 from addnorm.data.corpus import Corpus
@@ -21,7 +21,7 @@ def test_every_task_is_complete(name):
     assert card.formula and card.summary and card.year and card.symbols
     assert task.model_kind in MODELS
     assert task.command in COMMANDS
-    assert TASKS[name].noun == task.noun
+    assert get_comparison_task(name).noun == task.noun
     assert task.primary_score.label and task.primary_score.note.endswith("better.")
     described = dict(card.symbols)
     assert all(option in described for option in card.options)

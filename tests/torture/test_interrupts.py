@@ -109,3 +109,50 @@ def test_interrupt_at_any_moment(folder, verb, case_seed):
     ended = interrupt(arguments, number, delay)
     assert ended.code in (128 + number, 0, 1), (number, delay, ended)
     check_ending(ended, (verb, f"{number.name} after {delay:.2f} s"))
+
+
+@pytest.fixture(scope="module")
+def translator(folder):
+    """Folder of a run that translates; its outputs do not matter."""
+    command = ["train", "translate", f"data={folder / 'corpus'}", "dim=16", "depth=1", "steps=2"]
+    command += ["batch_tokens=256", "-o", str(folder / "translator")]
+    subprocess.run([sys.executable, "-m", "addnorm", *command], check=True, capture_output=True)
+    return folder / "translator"
+
+
+def translate(run, lines, number=None):
+    """Translate lines, and send a signal once the first of them are written."""
+    command = [sys.executable, "-m", "addnorm", "translate", str(run), "--beam", "1"]
+    command += ["--max-new-tokens", "4", "--chunk-lines", "8"]
+    process = subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        preexec_fn=_allow_interrupt,
+    )  # fmt: skip
+    start = b""
+    if number is not None:
+        process.stdin.write(lines[: len(lines) // 2])  # it cannot end: more lines are to come
+        process.stdin.flush()
+        start = process.stdout.readline()
+        process.send_signal(number)
+        lines = b""
+    out, err = process.communicate(lines, timeout=300)
+    return Ended(process.returncode, (start + out).decode(), err.decode())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_stopped_translate_has_written_whole_lines(translator, number):
+    """What is written before a signal is what a complete run writes; the run stays intact."""
+    lines = b"".join(b"%d %d\n" % (n, n * n) for n in range(64))
+    files = {p: p.read_bytes() for p in translator.rglob("*") if p.is_file()}
+    expected = translate(translator, lines)
+    assert expected.code == 0 and expected.out.count("\n") == 64
+    stopped = translate(translator, lines, number)
+    if number == signal.SIGKILL:
+        assert stopped.code == -number
+    else:
+        last = stopped.err.splitlines()[-1]
+        assert (stopped.code, last) == (128 + number, "addnorm: interrupted")
+        check_ending(stopped, ("translate", number.name))
+    assert stopped.out and stopped.out.endswith("\n") and expected.out.startswith(stopped.out)
+    assert {p: p.read_bytes() for p in translator.rglob("*") if p.is_file()} == files

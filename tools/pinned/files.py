@@ -13,7 +13,7 @@ from addnorm.comparison.grid import Grid
 from addnorm.comparison.parse import parse_comparison
 from addnorm.comparison.run import run_comparison
 from addnorm.comparison.spec import Comparison
-from addnorm.comparison.tasks import TASKS
+from addnorm.comparison.tasks import get_task, list_tasks
 from addnorm.core.rows import read_rows
 from addnorm.models.build import build
 from addnorm.models.config import Config
@@ -30,6 +30,10 @@ from tools.pinned.digests import (
     read_json_keys,
 )
 from tools.pinned.tiny_data import TINY_RUN, make_tiny_table, write_tiny_corpus
+
+
+def _comparison_tasks():
+    return {name: get_task(name) for name in list_tasks()}
 
 
 def pin_model_files() -> Any:
@@ -137,9 +141,11 @@ def pin_comparison_keys() -> Any:
         "grid": list_defaults(Grid.model_fields),
         "recipe keys by task": {
             name: sorted(set(task.list_recipe_keys()) - {key for key, _, _ in list_recipe_keys()})
-            for name, task in TASKS.items()
+            for name, task in _comparison_tasks().items()
         },
-        "defaults by task": {name: dict(task.defaults) for name, task in TASKS.items()},
+        "defaults by task": {
+            name: dict(task.defaults) for name, task in _comparison_tasks().items()
+        },
     }
 
 

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import torch
-from scipy import stats
 from torch import Tensor
 
 from addnorm.claims.checks import estimate_over_seeds
@@ -118,6 +117,8 @@ def make_slope_statistic(
             return math.nan
         xs = [math.log(row[x]) if log_x else row[x] for row in rows]
         ys = [math.log(row["value"]) if log_y else row["value"] for row in rows]
+        from scipy import stats  # slow to import, also for `addnorm list`
+
         return round(float(stats.linregress(xs, ys).slope), 12)
 
     return fit_slope

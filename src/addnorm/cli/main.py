@@ -8,6 +8,7 @@ import contextlib
 import os
 import sys
 from collections.abc import Callable, Sequence
+from itertools import islice
 from typing import Annotated, Any
 
 import typer
@@ -21,6 +22,7 @@ from addnorm.cli.commands.data import data
 from addnorm.cli.commands.doctor import doctor
 from addnorm.cli.commands.draw import draw
 from addnorm.cli.commands.evaluate import evaluate
+from addnorm.cli.commands.export import export
 from addnorm.cli.commands.fill_mask import fill_mask
 from addnorm.cli.commands.fit import fit
 from addnorm.cli.commands.generate import generate
@@ -50,6 +52,7 @@ COMMANDS: dict[str, Callable[..., Any] | typer.Typer] = {
     "fill-mask": fill_mask,
     "fit": fit,
     "predict": predict,
+    "export": export,
     "bench": bench,
 }
 """Commands by name, in the order of `addnorm --help`."""
@@ -115,11 +118,39 @@ def _handle_exception(problem: BaseException) -> int:
 def _run(arguments: list[str]) -> int:
     command = typer.main.get_command(_app())
     try:
-        with command.make_context("addnorm", arguments) as context:
+        with command.make_context("addnorm", _move_plugins_first(arguments)) as context:
             command.invoke(context)
     except typer.Exit as end:
         return end.exit_code
     return EXIT_DONE
+
+
+def _move_plugins_first(arguments: list[str]) -> list[str]:
+    """Move `--plugin` options before the command, so that every command accepts them.
+
+    >>> _move_plugins_first(["compare", "--plugin", "mine.py", "--seeds", "2"])
+    ['--plugin', 'mine.py', 'compare', '--seeds', '2']
+    """
+    options, others, values = [], [], iter(arguments)
+    for value in values:
+        if value == "--":
+            others += [value, *values]
+        elif value == "--plugin":
+            options += [value, *islice(values, 1)]
+        elif value.startswith("--plugin="):
+            options.append(value)
+        else:
+            others.append(value)
+    return [*options, *others]
+
+
+def _load_plugins(targets: list[str] | None) -> list[str] | None:
+    if targets:
+        from addnorm.plugins import load_plugin
+
+        for target in targets:
+            load_plugin(target)
+    return targets
 
 
 def _app() -> typer.Typer:
@@ -150,6 +181,14 @@ def addnorm(
             "--version", callback=_print_version, is_eager=True, help="Print the version and exit"
         ),
     ] = False,
+    plugin: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="MODULE|FILE.py",
+            callback=_load_plugins,
+            help="Import a module or file that registers wirings, norms, ...; also after COMMAND",
+        ),
+    ] = None,
 ) -> None:
     """Build, train and compare Transformers whose norms and wirings are chosen by name."""
 

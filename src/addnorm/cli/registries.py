@@ -87,10 +87,13 @@ def get_registry(family: str) -> "Registry[Any]":
         UnknownNameError: there is no such family
     """
     from addnorm.core.errors import UnknownNameError, unknown_name_message
+    from addnorm.core.registry import load_entry_points
 
     if family not in FAMILIES:
         raise UnknownNameError(unknown_name_message("family", family, FAMILIES))
-    return FAMILIES[family]()
+    registry = FAMILIES[family]()
+    load_entry_points()
+    return registry
 
 
 def find_members(text: str) -> "list[tuple[str, Card, Call]]":

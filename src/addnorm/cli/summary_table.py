@@ -36,7 +36,7 @@ def summary_table(study: "Study") -> Table:
             str(arm.depth),
             *(str(arm.states.get(state, 0)) for state in states),
             format_stable_range(arm),
-            arm.best.format() if arm.best else "-",
+            arm.format_best(),
             arm.loss.format() if arm.loss else "-",
             arm.score.format(study.score.digits) if arm.score else "-",
             format_gap(arm),

@@ -22,5 +22,13 @@ class ComparisonCallback(Callback):
     def on_cell_event(self, event: Event) -> None:
         """Run when a cell starts, makes progress, pauses or ends."""
 
+    def on_extension(self, study: Study, message: str) -> None:
+        """Run when cells were added because of the results.
+
+        Args:
+            study: the comparison with its new cells
+            message: what was added and why
+        """
+
     def on_comparison_end(self, study: Study) -> None:
         """Run after `result.json` is written; `study.interrupted` tells whether cells are left."""

@@ -12,6 +12,7 @@ import torch
 
 from addnorm.comparison.shared_data import SharedData
 from addnorm.core.rows import Row
+from addnorm.plugins import Plugin
 from addnorm.train.callbacks import TrainCallback
 from addnorm.train.train_state import TrainState
 
@@ -63,6 +64,8 @@ class Job:
     """Step at which the cell pauses for halving; None trains to the end."""
     shared_data: SharedData | None = None
     """Facts that the data must still agree with when the cell starts; None skips the check."""
+    plugins: tuple[Plugin, ...] = ()
+    """Plugins that the process of the cell loads first."""
 
 
 class Heartbeat(TrainCallback):

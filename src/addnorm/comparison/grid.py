@@ -21,6 +21,8 @@ from addnorm.wirings.base import registry as wirings
 
 SWEEP_LRS = (3e-4, 1e-3, 3e-3, 1e-2)
 """Learning rates of `lr=sweep`, half a decade apart."""
+SWEEP = "sweep"
+"""Value of `lr` that selects `SWEEP_LRS`."""
 OWN_SCHEDULE = "own"
 """Value of `warmup` that selects the schedule recommended by the wiring's paper."""
 DEFAULT_NORM = "layer"
@@ -125,7 +127,7 @@ class Grid(BaseModel):
         if isinstance(value, str):
             value = (
                 SWEEP_LRS
-                if value.strip() == "sweep"
+                if value.strip() == SWEEP
                 else [_parse_number(each) for each in split_list(value)]
             )
         return tuple(value) if isinstance(value, list | tuple) else (value,)
@@ -134,7 +136,11 @@ class Grid(BaseModel):
     @classmethod
     def _resolve_names(cls, value: tuple[str, ...], info: Any) -> tuple[str, ...]:
         registry = wirings if info.field_name == "wiring" else norms
-        return tuple(str(registry.resolve(each)) for each in value)
+        keep = (info.context or {}).get("allow_unknown", False)
+        return tuple(
+            each if keep and not registry.can_resolve(each) else str(registry.resolve(each))
+            for each in value
+        )
 
     @field_validator("*")
     @classmethod
@@ -188,9 +194,19 @@ def split_list(text: str) -> list[str]:
     return [part.strip() for part in parts if part.strip()]
 
 
-@cache
 def has_norms(wiring: str) -> bool:
-    """Return whether models with this wiring contain norms; those with ReZero do not."""
+    """Return whether models with this wiring contain norms; those with ReZero do not.
+
+    An unregistered wiring, which only a stored comparison can have, counts as one with norms.
+    """
+    if not wirings.can_resolve(wiring):
+        return True
+    return _has_norms(wiring, wirings.member(wirings.resolve(wiring).name))
+
+
+@cache
+def _has_norms(wiring: str, member: type) -> bool:
+    # `member` is part of the key: a notebook may register another class under the same name.
     sizes: dict[str, Any] = {"kind": "lm", "vocab": 8, "dim": 8, "depth": 2, "heads": 2}
     model = build(Config.from_kwargs(**sizes, wiring=wiring), device="meta")
     norm_type = type(make_norm(DEFAULT_NORM, 8))

@@ -5,13 +5,13 @@ of keys: fields of the spec (`task`), axes of its only grid (`wiring`, `lr`) and
 recipe (`dim`). `parse_comparison` sorts them, adds the task's defaults and checks the rest.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
-from addnorm.comparison.grid import Grid
+from addnorm.comparison.grid import SWEEP, Grid
 from addnorm.comparison.spec import AXES, Comparison
 from addnorm.comparison.tasks import Task, get_task
 from addnorm.core.calls import Call
@@ -25,8 +25,13 @@ TABLE_PREFIX = "table:"
 """Prefix of `--task` that is followed by the file of a table."""
 
 
-def parse_comparison(values: Mapping[str, Any]) -> Comparison:
+def parse_comparison(values: Mapping[str, Any], *, allow_unknown: bool = False) -> Comparison:
     """Build a spec from flat keys.
+
+    Args:
+        values: fields of the spec, axes of its only grid, and keys of the task's recipe
+        allow_unknown: whether to accept wirings and norms that are not registered in this process,
+            to read the results of a comparison that used them
 
     >>> parse_comparison({"task": "lm", "wiring": "b2t", "dim": 64}).keys
     {'dim': 64}
@@ -47,14 +52,18 @@ def parse_comparison(values: Mapping[str, Any]) -> Comparison:
         if name not in fields and name not in axes and name != "keys":
             keys[name] = value
     _check_keys(keys, task)
+    fields.setdefault("extend_lr", _is_sweep(axes, fields.get("grids")))
     axes = _move_warmup_to_axes(fields, axes)
     if axes and fields.get("grids"):
         raise UserError(
             f"grids: expected the axes inside the grids, got {', '.join(axes)} beside them"
         )
     try:
-        fields["grids"] = _parse_grids(fields["grids"]) if "grids" in fields else (Grid(**axes),)
-        return Comparison(**fields, keys=keys)
+        context = {"allow_unknown": allow_unknown}
+        # Each grid by itself, so that messages name `depth`, not `grids.0.depth`.
+        grids = _check_grids(fields["grids"]) if "grids" in fields else [axes]
+        fields["grids"] = tuple(Grid.model_validate(each, context=context) for each in grids)
+        return Comparison.model_validate(fields | {"keys": keys}, context=context)
     except ValidationError as error:
         raise UserError(_format_error(error)) from None
 
@@ -98,12 +107,18 @@ def _add_default_warmup(schedule: str) -> str:
     return str(Call(call.name, {"warmup": option.default} | call.options))
 
 
-def _parse_grids(values: Any) -> tuple[Grid, ...]:
+def _is_sweep(axes: Mapping[str, Any], grids: Any) -> bool:
+    """Return whether the learning rates are those of `sweep`, which is also the default."""
+    members = grids if isinstance(grids, list | tuple) else [axes]
+    return any(isinstance(each, Mapping) and each.get("lr", SWEEP) == SWEEP for each in members)
+
+
+def _check_grids(values: Any) -> Sequence[Any]:
     if not isinstance(values, list | tuple) or not all(
         isinstance(each, Mapping | Grid) for each in values
     ):
         raise UserError("grids: expected a list of mappings with wiring, depth, lr, ...")
-    return tuple(each if isinstance(each, Grid) else Grid(**each) for each in values)
+    return values
 
 
 def _move_warmup_to_axes(fields: dict[str, Any], axes: dict[str, Any]) -> dict[str, Any]:

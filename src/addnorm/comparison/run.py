@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from addnorm.comparison import folder_layout as files
 from addnorm.comparison.analysis.export import study_to_dict
@@ -22,14 +22,21 @@ from addnorm.comparison.cell_job import Job
 from addnorm.comparison.cell_result import RESULT_SUFFIX, CellResult, sidecar_path
 from addnorm.comparison.engines.base import Engine, Event
 from addnorm.comparison.engines.local import LocalEngine
+from addnorm.comparison.extend import (
+    Budget,
+    describe_extension,
+    propose_learning_rates,
+    propose_seeds,
+)
 from addnorm.comparison.grid import Cell
 from addnorm.comparison.halving import halving_steps, stop_worse_half
 from addnorm.comparison.shared_data import SharedData
 from addnorm.comparison.spec import Comparison
 from addnorm.comparison.tasks import get_task
+from addnorm.comparison.tasks.used_plugins import find_used_plugins
 from addnorm.core.errors import UserError
 from addnorm.core.files import folder_lock, remove_stale_files, write_json, write_yaml
-from addnorm.core.interrupts import graceful_shutdown
+from addnorm.core.interrupts import StopFlag, graceful_shutdown
 
 MAX_VALUE_CHARACTERS = 120
 """Longest value that an error message shows in full."""
@@ -48,51 +55,81 @@ def run_comparison(
     *,
     engine: Engine | None = None,
     callback: ComparisonCallback | None = None,
+    until: Literal["decided"] | None = None,
+    budget: Budget | None = None,
 ) -> Study:
     """Train every unfinished cell, classify all cells and write `result.json`.
 
     Cells that crashed in an earlier session are tried again. Ctrl-C and SIGTERM pause the cells at
-    their next step; the function then returns the incomplete study.
+    their next step; the function then returns the incomplete study. Learning rates and seeds may be
+    added, as `extend.py` describes; the spec in the folder records them.
 
     Args:
         spec: what to compare
         folder: output folder; an unfinished comparison with the same spec in it is resumed
         engine: where the cells run; by default one process per core or GPU of this machine
         callback: receives the progress of the comparison
+        until: `decided` adds seeds to the arms that are too close to the best one
+        budget: limit of the seeds added; by default as many cells as the comparison has without
 
     Raises:
         UserError: the spec is not valid, or the folder contains something else
     """
     folder, callback = Path(folder).absolute(), callback or ComparisonCallback()
     check_comparison(spec)
-    with claim_folder(folder, spec), graceful_shutdown() as stop_flag:
+    if until not in (None, "decided"):
+        raise UserError(f"until: expected decided, got {until!r}")
+    with claim_folder(folder, spec) as spec, graceful_shutdown() as stop_flag:
         shared_data = get_task(spec.task).prepare(spec, folder)
         engine = engine or LocalEngine()
         callback.on_comparison_start(Study.open(folder), engine.workers)
         _remove_crash_results(spec, folder)
-        for pause_step in halving_steps(spec):
-            jobs = [
-                _build_job(spec, cell, folder, shared_data, pause_step)
-                for cell in _find_unfinished_cells(spec, folder)
-            ]
-            engine.run(jobs, callback.on_cell_event, stop_flag)
-            if stop_flag.requested:
+        budget = budget or Budget(cells=len(spec.without_seed_extensions().cells()))
+        while True:
+            _run_unfinished_cells(spec, folder, shared_data, engine, callback, stop_flag)
+            study = replace(Study.open(folder), interrupted=stop_flag.requested)
+            extension = None if stop_flag.requested else propose_learning_rates(study)
+            if extension is None and until is not None and not stop_flag.requested:
+                extension = propose_seeds(study, budget, workers=engine.workers)
+            if extension is None:
                 break
-            if pause_step is not None:
-                for cell, result in stop_worse_half(spec, folder, pause_step):
-                    job = _build_job(spec, cell, folder, shared_data, pause_step)
-                    callback.on_cell_event(Event(job, "ended", result.step, end=result))
-        study = replace(Study.open(folder), interrupted=stop_flag.requested)
+            message = describe_extension(extension, spec.cells())
+            spec = spec.extend(extension)
+            write_yaml(folder / files.SPEC, spec.to_yaml())
+            callback.on_extension(Study.open(folder), message)
         write_json(folder / files.RESULT, study_to_dict(study))
         callback.on_comparison_end(study)
         return study
 
 
-@contextmanager
-def claim_folder(folder: Path, spec: Comparison) -> Iterator[None]:
-    """Lock the folder for one comparison and write its spec inside the block.
+def _run_unfinished_cells(
+    spec: Comparison,
+    folder: Path,
+    shared_data: SharedData,
+    engine: Engine,
+    callback: ComparisonCallback,
+    stop_flag: StopFlag,
+) -> None:
+    for pause_step in halving_steps(spec):
+        jobs = [
+            _build_job(spec, cell, folder, shared_data, pause_step)
+            for cell in _find_unfinished_cells(spec, folder)
+        ]
+        engine.run(jobs, callback.on_cell_event, stop_flag)
+        if stop_flag.requested:
+            return
+        if pause_step is not None:
+            for cell, result in stop_worse_half(spec, folder, pause_step):
+                job = _build_job(spec, cell, folder, shared_data, pause_step)
+                callback.on_cell_event(Event(job, "ended", result.step, end=result))
 
-    Until the data are prepared, a changed spec replaces the one in the folder.
+
+@contextmanager
+def claim_folder(folder: Path, spec: Comparison) -> Iterator[Comparison]:
+    """Lock the folder for one comparison and yield its spec, which the folder then holds.
+
+    Until the data are prepared, a changed spec replaces the one in the folder. Afterwards the spec
+    in the folder counts: it may have extensions.
 
     Raises:
         UserError: the folder contains other files or a different comparison, or is in use
@@ -102,12 +139,12 @@ def claim_folder(folder: Path, spec: Comparison) -> Iterator[None]:
     _reject_foreign_files(folder)
     with folder_lock(folder, activity="comparing"):
         if (folder / files.FACTS).exists():
-            _reject_other_comparison(folder, spec)
+            spec = _read_same_comparison(folder, spec)
         else:
             write_yaml(folder / files.SPEC, spec.to_yaml())
         for name in (files.CELLS, files.DATA, files.SCORE):
             remove_stale_files(folder / name)
-        yield
+        yield spec
 
 
 def _reject_foreign_files(folder: Path) -> None:
@@ -121,11 +158,12 @@ def _reject_foreign_files(folder: Path) -> None:
         )
 
 
-def _reject_other_comparison(folder: Path, spec: Comparison) -> None:
+def _read_same_comparison(folder: Path, spec: Comparison) -> Comparison:
+    """Return the spec in the folder, which may have extensions that `spec` does not have."""
     stored = read_comparison(folder)
-    if stored == spec:
-        return
-    before, now = stored.to_flat_dict(), spec.to_flat_dict()
+    if spec in (stored, stored.without_extensions()):
+        return stored
+    before, now = stored.without_extensions().to_flat_dict(), spec.to_flat_dict()
     changes = "; ".join(
         f"{name} was {_format_value(before, name)}, now {_format_value(now, name)}"
         for name in {**before, **now}
@@ -176,4 +214,5 @@ def _build_job(
         score=folder / files.SCORE if spec.score else None,
         pause_step=pause_step,
         shared_data=shared_data,
+        plugins=find_used_plugins(spec),
     )

@@ -64,6 +64,8 @@ def _train_cell(job: Job, on_step: StepCallback) -> CellResult | None:
     idle_memory = _peak_memory_bytes()
     try:
         try:
+            for plugin in job.plugins:
+                plugin.load()
             result = get_task(job.recipe.task).train_and_score(job, Heartbeat(on_step))
         except Exception as error:
             if _is_disk_full(error):

@@ -28,6 +28,8 @@ class SharedData:
     versions: dict[str, str]
     about: dict[str, str] = field(default_factory=dict)
     """Further facts for the report, by label."""
+    plugins: dict[str, str] = field(default_factory=dict)
+    """Digest of each plugin that the comparison uses, by name."""
 
     @classmethod
     def read(cls, folder: Path) -> "SharedData | None":

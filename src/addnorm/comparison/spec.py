@@ -13,6 +13,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from addnorm.comparison.grid import Arm, Cell, Grid
+from addnorm.comparison.statistics import CONFIDENCE_LEVEL, sequential_level
 from addnorm.core.validation import NonNegativeInt, PositiveInt
 
 DEMO = "demo"
@@ -20,6 +21,23 @@ DEMO = "demo"
 AXES = tuple(Grid.model_fields)
 """Names of the axes of a grid: wiring, norm, depth, warmup, lr."""
 MAX_CELLS = 5000
+
+
+class Extension(BaseModel):
+    """Cells that `extend.py` added to a comparison after looking at its results."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    reason: Literal["lr", "seeds"]
+    """`lr`: the best learning rate was at the end of a sweep. `seeds`: arms were too close."""
+    grids: tuple[Grid, ...]
+    """Settings of the cells: one grid per arm, depth and warm-up."""
+    seeds: tuple[NonNegativeInt, ...]
+    """Seeds of the cells; cells that exist already do not run again."""
+
+    def cells(self) -> list[Cell]:
+        """Return the cells of all grids."""
+        return [cell for grid in self.grids for cell in grid.cells(self.seeds)]
 
 
 class Comparison(BaseModel):
@@ -52,8 +70,12 @@ class Comparison(BaseModel):
     mode: Literal["fair", "halving"] = "fair"
     """`fair` trains every cell to the end. `halving` stops the worse half of each arm's settings
     after a quarter of the steps, and again after half of them."""
+    extend_lr: bool = False
+    """Whether to try further learning rates where the best one is at an end; `lr=sweep` sets it."""
     keys: dict[str, Any] = Field(default_factory=dict)
     """Other recipe keys, equal for all cells: dim, batch_tokens, optimizer, ..."""
+    extensions: tuple[Extension, ...] = ()
+    """Cells that were added while the comparison ran, in this order."""
 
     @field_validator("data")
     @classmethod
@@ -66,6 +88,7 @@ class Comparison(BaseModel):
         if not self.grids:
             raise ValueError("grids is empty; expected at least one grid")
         count = sum(grid.size() for grid in self.grids) * self.seeds
+        count += sum(len(each.cells()) for each in self.extensions)
         if count > MAX_CELLS:
             raise ValueError(
                 f"expected at most {MAX_CELLS:,} cells, got {count:,}; split the comparison"
@@ -73,14 +96,45 @@ class Comparison(BaseModel):
         return self
 
     @property
+    def num_looks(self) -> int:
+        """How often seeds were added because of the results."""
+        return sum(each.reason == "seeds" for each in self.extensions)
+
+    @property
+    def confidence_level(self) -> float:
+        """Level of the intervals: 0.95, and higher if seeds were added; see `sequential_level`."""
+        return sequential_level(self.num_looks) if self.num_looks else CONFIDENCE_LEVEL
+
+    @property
     def seed_range(self) -> range:
         """Seeds that every setting is trained with."""
         return range(self.first_seed, self.first_seed + self.seeds)
 
     def cells(self) -> list[Cell]:
-        """Return the distinct cells of all grids, in the order of the spec."""
-        cells = (cell for grid in self.grids for cell in grid.cells(self.seed_range))
+        """Return the distinct cells of all grids and extensions, in the order of the spec."""
+        cells = [cell for grid in self.grids for cell in grid.cells(self.seed_range)]
+        cells += [cell for each in self.extensions for cell in each.cells()]
         return list(dict.fromkeys(cells))
+
+    def extend(self, extension: Extension) -> "Comparison":
+        """Return the comparison with more cells."""
+        return self._replace_extensions((*self.extensions, extension))
+
+    def without_extensions(self) -> "Comparison":
+        """Return the comparison as the user wrote it."""
+        return self._replace_extensions(())
+
+    def without_seed_extensions(self) -> "Comparison":
+        """Return the comparison without the seeds that were added because of its results."""
+        return self._replace_extensions(
+            tuple(each for each in self.extensions if each.reason != "seeds")
+        )
+
+    def _replace_extensions(self, extensions: tuple[Extension, ...]) -> "Comparison":
+        # Not model_copy, which skips the check of the size. Grids are passed as they are: a stored
+        # comparison may name wirings that this process does not have.
+        fields = {name: getattr(self, name) for name in type(self).model_fields}
+        return type(self)(**fields | {"extensions": extensions})
 
     def arms(self) -> list[Arm]:
         """Return the distinct arms, in the order of the spec."""
@@ -99,8 +153,9 @@ class Comparison(BaseModel):
         digest of an older spec does not change.
         """
         data = self.model_dump(mode="json")
-        if not self.first_seed:
-            del data["first_seed"]
+        for name in ("first_seed", "extend_lr", "extensions"):
+            if not data[name]:
+                del data[name]
         return data
 
     def to_flat_dict(self) -> dict[str, Any]:
@@ -110,6 +165,8 @@ class Comparison(BaseModel):
         """
         data = self.model_dump(mode="json")
         grids, keys = data.pop("grids"), data.pop("keys")
+        if not self.extensions:
+            del data["extensions"]
         return data | (grids[0] if len(grids) == 1 else {"grids": grids}) | keys
 
     def to_yaml(self) -> str:

@@ -19,6 +19,7 @@ import json
 import math
 import os
 import re
+import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -31,8 +32,11 @@ LOCK_FILE = ".lock"
 CHECKSUM, FILES = "checksum", "files"
 """Keys that `write_json` adds."""
 YAML_CHECKSUM = "# sha256 of the lines below, delete this line after an edit: "
-TEMPORARY_NAME = re.compile(r"\.(?P<name>.+\.(?:json|jsonl|yaml|html|safetensors))\.(?P<pid>\d+)")
-"""Names of temporary files of `atomic_write`."""
+FOLDER_SUFFIX = ".d"
+TEMPORARY_NAME = re.compile(
+    r"\.(?P<name>.+\.(?:json|jsonl|yaml|html|safetensors))\.(?P<pid>\d+)(?:\.d)?"
+)
+"""Names of temporary files of `atomic_write`, and of folders of `temporary_folder`."""
 
 
 @contextmanager
@@ -53,7 +57,8 @@ def atomic_write(path: str | Path) -> Iterator[Path]:
     path = Path(os.path.realpath(path)) if os.path.islink(path) else Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     for stale in path.parent.glob(f".{_escape_glob(path.name)}.*"):
-        _remove_if_stale(stale, stale.name.removeprefix(f".{path.name}."))
+        pid = stale.name.removeprefix(f".{path.name}.").removesuffix(FOLDER_SUFFIX)
+        _remove_if_stale(stale, pid)
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         yield temporary
@@ -66,6 +71,27 @@ def atomic_write(path: str | Path) -> Iterator[Path]:
         raise
     finally:
         temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def temporary_folder(path: Path) -> Iterator[Path]:
+    """Yield a new folder beside `path` for a writer with temporary files of its own.
+
+    The folder is deleted at the end; the next `atomic_write` of the same file deletes that of a
+    killed process.
+
+    Args:
+        path: the file to write, or the temporary path that `atomic_write` yields for it
+    """
+    match = TEMPORARY_NAME.fullmatch(path.name)
+    name = match["name"] if match else path.name
+    folder = path.with_name(f".{name}.{os.getpid()}{FOLDER_SUFFIX}")
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(mode=0o700)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def remove_stale_files(folder: Path) -> None:
@@ -83,7 +109,7 @@ def _remove_if_stale(path: Path, pid: str) -> None:
         os.kill(int(pid), 0)  # raises if there is no such process; signal 0 is not delivered
     except ProcessLookupError:
         with suppress(OSError):
-            path.unlink()
+            shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
     except (OSError, OverflowError):
         pass  # a process of another user
 

@@ -33,6 +33,8 @@ class _SignalState:
 
     received: int | None = None
     pending = False
+    is_command = False
+    """Whether the console script runs, which prints a line of its own when it stops."""
 
 
 _STATE = _SignalState()
@@ -43,6 +45,7 @@ def install_handlers() -> None:
 
     A signal that the parent process has set to be ignored stays ignored.
     """
+    _STATE.is_command = True
     defaults = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
     for number, default in defaults.items():
         if signal.getsignal(number) is default:
@@ -115,6 +118,7 @@ def graceful_shutdown() -> Iterator[StopFlag]:
 def deferred_interrupt() -> Iterator[None]:
     """Record Ctrl-C inside the block for `raise_if_interrupted`, and print that it was noticed.
 
+    A console script prints nothing here: it ends with one line, `addnorm: interrupted`.
     Does nothing for a signal for which the caller has installed a handler, or outside the main
     thread.
     """
@@ -129,9 +133,10 @@ def deferred_interrupt() -> Iterator[None]:
         if _STATE.pending:
             raise KeyboardInterrupt
         _STATE.pending = True
-        # Not print: the signal may arrive inside a print, which is not reentrant.
-        with suppress(OSError):
-            os.write(2, STOP_MESSAGE)
+        if not _STATE.is_command:
+            # Not print: the signal may arrive inside a print, which is not reentrant.
+            with suppress(OSError):
+                os.write(2, STOP_MESSAGE)
 
     _STATE.pending = False
     try:

@@ -7,8 +7,6 @@ the stack, duplicate keys, numbers without end, YAML aliases that multiply. Noth
 import json
 from typing import Any
 
-import yaml
-
 MAX_DEPTH = 100
 """Nested lists and objects; functions that recurse over the data rely on it."""
 MAX_YAML_CHARACTERS = 2_000_000
@@ -47,10 +45,14 @@ def parse_yaml(text: str) -> Any:
     Raises:
         ValueError: the text is not such YAML
     """
+    import yaml  # most commands read no YAML, and the library takes longer to import than ours
+
+    from addnorm.core.yaml_loader import StrictLoader
+
     if len(text) > MAX_YAML_CHARACTERS:
         raise ValueError(f"longer than {MAX_YAML_CHARACTERS:,} characters")
     try:
-        data = yaml.load(text, Loader=_StrictLoader)
+        data = yaml.load(text, Loader=StrictLoader)
     except RecursionError:
         raise ValueError("nested too deeply") from None
     except (yaml.YAMLError, ValueError) as problem:
@@ -60,29 +62,6 @@ def parse_yaml(text: str) -> Any:
         raise ValueError("a value does not fit its tag") from None
     _check_depth(data)
     return data
-
-
-class _StrictLoader(yaml.SafeLoader):
-    """YAML loader that rejects duplicate keys and aliases."""
-
-    def compose_node(self, parent: Any, index: Any) -> Any:
-        # Ten lines of aliases of aliases can stand for billions of values.
-        if self.check_event(yaml.AliasEvent):
-            event: Any = self.peek_event()  # type: ignore[no-untyped-call]
-            line = event.start_mark.line + 1
-            raise yaml.YAMLError(f"expected no alias, got *{event.anchor}, line {line}")
-        return super().compose_node(parent, index)
-
-    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
-        seen = set()
-        for key_node, _ in node.value:
-            if isinstance(key_node, yaml.ScalarNode):
-                name = self.construct_object(key_node)
-                if name in seen:
-                    line = key_node.start_mark.line + 1
-                    raise yaml.YAMLError(f"{name!r} appears twice, line {line}")
-                seen.add(name)
-        return super().construct_mapping(node, deep)
 
 
 def _unique_dict(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -7,7 +7,10 @@ The keyword-only arguments of a member's constructor are its options. Their anno
 by pydantic in strict mode. Positional arguments are passed by the caller of `make`.
 """
 
+import warnings
 from collections.abc import Callable, Iterator
+from functools import cache
+from importlib.metadata import entry_points
 from typing import Annotated, Any, Generic, TypeVar
 
 from pydantic import Field, TypeAdapter, ValidationError
@@ -45,11 +48,18 @@ InnerCall = Annotated[str, INNER_CALL_MARKER]
 """Option that names another member of the same registry, as in `drop_path(pre_ln)`."""
 
 
+PLUGIN_GROUP = "addnorm.plugins"
+"""Group of the entry points by which installed packages register members."""
+
+
 class Registry(Generic[T]):
     """Members of one family, in order of registration."""
 
     def __init__(self, family: str) -> None:
         self.family = family
+        self.base: type[T] | None = None
+        """Base class of the members, for `register`; None if members of one's own are not meant."""
+        REGISTRIES.append(self)
         self._members: dict[str, type[T]] = {}
         self._cards: dict[str, Card] = {}
 
@@ -62,7 +72,9 @@ class Registry(Generic[T]):
                     f"name of a {self.family}: expected letters, digits and underscores, such as "
                     f"post_ln, got {card.name!r}"
                 )
-            if card.name in self._members:
+            known = self._members.get(card.name)
+            # A notebook cell may be run again, and a module may be reloaded.
+            if known is not None and _full_name(known) != _full_name(member):
                 raise ValueError(f"{self.family} {card.name!r} is registered twice")
             self._members[card.name] = member
             self._cards[card.name] = card.with_details_from(member)
@@ -138,6 +150,14 @@ class Registry(Generic[T]):
             },
         )
 
+    def can_resolve(self, call: str | Call) -> bool:
+        """Return whether a call names a registered member with valid options."""
+        try:
+            self.resolve(call)
+        except UserError:
+            return False
+        return True
+
     def make(self, call: str | Call, *args: Any) -> T:
         """Build the member that a call string names.
 
@@ -153,6 +173,8 @@ class Registry(Generic[T]):
         return self._members[call.name](*args, **options)
 
     def _check_known(self, name: str) -> None:
+        if name not in self._members:
+            load_entry_points()
         if name not in self._members:
             raise UnknownNameError(unknown_name_message(self.family, name, self._members))
 
@@ -173,6 +195,61 @@ class Registry(Generic[T]):
                 f"option {name!r} of {self.family} {member!r}: expected {expected}, got {passed} "
                 f"(default {option.default})"
             ) from None
+
+
+REGISTRIES: list[Registry[Any]] = []
+"""All registries that were imported."""
+
+
+def register(card: Card | str) -> Callable[[type[T]], type[T]]:
+    """Return a class decorator that registers a wiring, norm, schedule, optimizer or task.
+
+    @addnorm.register("scaled_sum")
+    class ScaledSum(addnorm.Wiring):
+        ...
+
+    Args:
+        card: facts about the class, or only its name in call strings
+    """
+
+    def add(member: type[T]) -> type[T]:
+        summary = (member.__doc__ or "").strip().partition("\n")[0]
+        facts = (
+            Card(name=card, title=card, formula="", paper="", summary=summary)
+            if isinstance(card, str)
+            else card
+        )
+        return find_registry(member).register(facts)(member)
+
+    return add
+
+
+def find_registry(member: type) -> Registry[Any]:
+    """Return the registry of the family that a class is derived from."""
+    known = [each for each in REGISTRIES if each.base is not None]
+    for registry in known:
+        if isinstance(member, type) and registry.base and issubclass(member, registry.base):
+            return registry
+    bases = ", ".join(each.base.__name__ for each in known if each.base)
+    raise UserError(f"register: expected a class derived from one of {bases}, got {member!r}")
+
+
+@cache
+def load_entry_points() -> None:
+    """Import the plugins of installed packages, once: entry points of `addnorm.plugins`."""
+    for entry_point in entry_points(group=PLUGIN_GROUP):
+        try:
+            entry_point.load()
+        except Exception as error:  # a broken package must not break every command
+            warnings.warn(
+                f"plugin {entry_point.name} ({entry_point.value}) could not be loaded: "
+                f"{type(error).__name__}: {error}",
+                stacklevel=2,
+            )
+
+
+def _full_name(member: type) -> tuple[str, str]:
+    return member.__module__, member.__qualname__
 
 
 def _equals_default(value: Any, default: Any) -> bool:

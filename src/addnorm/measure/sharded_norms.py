@@ -9,7 +9,7 @@ from torch import Tensor, distributed
 
 def local_shard(tensor: Tensor) -> Tensor:
     """Return the part of a tensor that this process holds."""
-    return tensor.to_local() if _is_sharded(tensor) else tensor  # type: ignore[attr-defined]
+    return tensor.to_local() if is_sharded(tensor) else tensor  # type: ignore[attr-defined]
 
 
 def sum_of_squares(tensor: Tensor) -> Tensor:
@@ -43,7 +43,7 @@ def sum_over_shards(local_values: Sequence[Tensor], tensors: Sequence[Tensor | N
     values = torch.stack([value.to(local_values[0].device) for value in local_values])
     shardings: dict[tuple[Any, tuple[int, ...]], list[int]] = {}
     for index, tensor in enumerate(tensors):
-        if tensor is not None and _is_sharded(tensor):
+        if tensor is not None and is_sharded(tensor):
             dtensor: Any = tensor
             axes = tuple(axis for axis, each in enumerate(dtensor.placements) if each.is_shard())
             shardings.setdefault((dtensor.device_mesh, axes), []).append(index)
@@ -55,7 +55,8 @@ def sum_over_shards(local_values: Sequence[Tensor], tensors: Sequence[Tensor | N
     return values
 
 
-def _is_sharded(tensor: Tensor) -> bool:
+def is_sharded(tensor: Tensor) -> bool:
+    """Return whether a tensor is split over processes (`DTensor`)."""
     if type(tensor) in (Tensor, torch.nn.Parameter):  # the common case; importing DTensor is slow
         return False
     from torch.distributed.tensor import DTensor

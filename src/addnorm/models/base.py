@@ -18,11 +18,14 @@ from addnorm.core.files import (
     check_file,
     file_checksum,
     read_json_and_files,
+    temporary_folder,
     write_json,
 )
 from addnorm.core.validation import check_path
 from addnorm.kernels.cross_entropy import LossSums, cross_entropy
+from addnorm.models.check_config import check_matches_config
 from addnorm.models.config import CONFIG_HINT, Config
+from addnorm.models.training_interface import TrainingInterface
 from addnorm.stacks import Decoder, Encoder, Stack
 from addnorm.stacks.init import check_seed, init_weight_, reset_all_parameters
 
@@ -107,8 +110,12 @@ class WiredModule(nn.Module, ABC):
         }
 
 
-class Model(WiredModule):
-    """Embedding, stacks and head built from a `Config`."""
+class Model(TrainingInterface, WiredModule):
+    """Embedding, stacks and head built from a `Config`.
+
+    Besides the arguments of `forward`, a call takes the keyword inputs of Hugging Face models, such
+    as `input_ids`, `attention_mask` and `labels`; it then returns a `ModelOutput`.
+    """
 
     def __init__(self, config: Config) -> None:
         super().__init__()
@@ -132,13 +139,19 @@ class Model(WiredModule):
         return cross_entropy(self(*inputs, **options), targets, smoothing=smoothing)
 
     def save(self, folder: str | Path) -> None:
-        """Save `config.json` and `model.safetensors` to a folder, with their checksums."""
+        """Save `config.json` and `model.safetensors` to a folder, with their checksums.
+
+        Raises:
+            UserError: the model has no weights, or parts of it were replaced, so that its config
+                does not describe it
+        """
         if any(parameter.is_meta for parameter in self.parameters()):
             raise UserError(
                 "expected a model with weights to save, got one on the meta device; call "
                 "to_empty(device=...) and init_weights() first"
             )
         check_path("folder", folder)
+        check_matches_config(self)
         tensors = self.state_dict()
         folder = Path(folder)
         with atomic_write(folder / WEIGHTS_FILE) as weights:
@@ -217,8 +230,10 @@ def save_tensors(tensors: dict[str, Tensor], path: Path) -> None:
     path.touch()
     mode = path.stat().st_mode  # by the umask; safetensors makes files for their owner only
     try:
-        save_file({name: value.contiguous() for name, value in tensors.items()}, path)
-        path.chmod(mode)
+        with temporary_folder(path) as folder:  # safetensors writes to a random name at first
+            save_file({n: t.contiguous() for n, t in tensors.items()}, folder / path.name)
+            (folder / path.name).chmod(mode)
+            (folder / path.name).replace(path)
     except SafetensorError as error:
         message = str(error).removeprefix("Error while serializing: ")
         code = re.search(r"os error (\d+)", message)  # safetensors has it in the message only

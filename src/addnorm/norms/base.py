@@ -103,6 +103,9 @@ class Norm(nn.Module, ABC):
         return f"dim={self.dim}"
 
 
+registry.base = Norm
+
+
 def statistics_dtype(x: Tensor) -> torch.dtype:
     """Return the dtype for statistics: float64 for float64, float32 otherwise."""
     return torch.float64 if x.dtype == torch.float64 else torch.float32

@@ -20,6 +20,8 @@ from addnorm.train.device import count_cores, pick_device
 from addnorm.train.schedules.base import recommended_schedule
 
 PRECISIONS = ("float32", "bfloat16")
+MAX_EPOCHS = 1_000_000
+"""Largest number of epochs; more are a mistake, and a fit that does not end."""
 MIN_HOLDOUT_ROWS = 300
 """Distinct rows from which `early_stopping="auto"` holds out validation rows."""
 CONFIG_PARAMS = (
@@ -144,11 +146,11 @@ def make_training_config(
     else:
         size = _check_count("batch_size: expected 'auto' or", size)
     if epochs is not None:
-        epochs = _check_count("epochs: expected None or", epochs)
+        epochs = _check_epochs("epochs: expected None or", epochs)
     elif estimator.max_epochs == "auto":
         epochs = choose_num_epochs(rows, size, max_epochs=estimator._max_auto_epochs)
     else:
-        epochs = _check_count("max_epochs: expected 'auto' or", estimator.max_epochs)
+        epochs = _check_epochs("max_epochs: expected 'auto' or", estimator.max_epochs)
     patience = _check_count("patience: expected", estimator.patience)
     if str(estimator.precision) not in PRECISIONS:
         raise UserError(unknown_name_message("precision", str(estimator.precision), PRECISIONS))
@@ -187,6 +189,15 @@ def _check_count(description: str, value: Any) -> int:
     if not _is_integer(value) or value < 1:
         raise UserError(f"{description} an integer >= 1, got {to_python_scalar(value)!r}")
     return int(value)
+
+
+def _check_epochs(description: str, value: Any) -> int:
+    if _is_integer(value) and value > MAX_EPOCHS:
+        raise UserError(
+            f"{description} an integer up to {MAX_EPOCHS:,}, got {to_python_scalar(value)!r}; "
+            "limit the time with max_seconds"
+        )
+    return _check_count(description, value)
 
 
 def _is_integer(value: Any) -> bool:

@@ -15,14 +15,6 @@ Two ways back:
 
 from typing import Any
 
-from torch.distributed.checkpoint.state_dict import (
-    StateDictOptions,
-    get_model_state_dict,
-    get_optimizer_state_dict,
-    set_model_state_dict,
-    set_optimizer_state_dict,
-)
-
 from addnorm.core.errors import UserError
 from addnorm.core.files import fsync_path
 from addnorm.core.rows import Row, RowLog
@@ -34,9 +26,6 @@ from addnorm.train.distributed import full_tensor
 from addnorm.train.session import Session
 from addnorm.train.train_state import TrainState
 
-GATHER_TO_MAIN = StateDictOptions(full_state_dict=True, cpu_offload=True)
-"""Whole tensors on the CPU, in the main process only."""
-FULL_STATE = StateDictOptions(full_state_dict=True)
 KEY_SEPARATOR = "|"
 """Separates parameter name and state name in the keys of stored optimizer tensors."""
 
@@ -133,10 +122,15 @@ class Checkpointer:
 
 def capture_state(session: Session, state: TrainState) -> Checkpoint:
     """Return a checkpoint of the session. Gathers shards, so all processes must call it."""
+    # Imported here and below because it takes a second, also in commands that do not train.
+    import torch.distributed.checkpoint.state_dict as state_dicts
+
+    # Whole tensors on the CPU, in the main process only.
+    options = state_dicts.StateDictOptions(full_state_dict=True, cpu_offload=True)
     optimizer: Tensors = {}
     if session.optimizer.has_state:
-        optimizer_state = get_optimizer_state_dict(
-            session.model, session.optimizer.optimizers, options=GATHER_TO_MAIN
+        optimizer_state = state_dicts.get_optimizer_state_dict(
+            session.model, session.optimizer.optimizers, options=options
         )
         states: dict[str, Any] = optimizer_state.get("state", {})  # type: ignore[assignment]
         optimizer = {
@@ -144,7 +138,7 @@ def capture_state(session: Session, state: TrainState) -> Checkpoint:
             for weight, values in states.items()
             for name, value in values.items()
         }
-    model: dict[str, Any] = get_model_state_dict(session.model, options=GATHER_TO_MAIN)
+    model: dict[str, Any] = state_dicts.get_model_state_dict(session.model, options=options)
     tensors: dict[str, Tensors] = {"model": model, "optimizer": optimizer}
     if session.ema is not None:
         tensors["average"] = {
@@ -161,21 +155,25 @@ def capture_state(session: Session, state: TrainState) -> Checkpoint:
 
 def restore_state(session: Session, checkpoint: Checkpoint) -> TrainState:
     """Load weights, optimizer state and moving average into the session; return the train state."""
-    set_model_state_dict(session.model, dict(checkpoint.tensors["model"]), options=FULL_STATE)
+    import torch.distributed.checkpoint.state_dict as state_dicts
+
+    options = state_dicts.StateDictOptions(full_state_dict=True)
+    weights: dict[str, Any] = dict(checkpoint.tensors["model"])
+    state_dicts.set_model_state_dict(session.model, weights, options=options)
     states: dict[str, Any] = {}
     for key, value in checkpoint.tensors["optimizer"].items():
         weight, _, name = key.rpartition(KEY_SEPARATOR)
         states.setdefault(weight, {})[name] = value
     if states:
         # The parameter groups (learning rate, decay) are those of the recipe, not stored ones.
-        optimizer_state = get_optimizer_state_dict(
-            session.model, session.optimizer.optimizers, options=FULL_STATE
+        optimizer_state = state_dicts.get_optimizer_state_dict(
+            session.model, session.optimizer.optimizers, options=options
         )
-        set_optimizer_state_dict(
+        state_dicts.set_optimizer_state_dict(
             session.model,
             session.optimizer.optimizers,
             optim_state_dict=optimizer_state | {"state": states},
-            options=FULL_STATE,
+            options=options,
         )
     else:
         session.optimizer.clear_state()

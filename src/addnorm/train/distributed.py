@@ -18,12 +18,10 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
-from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.nn.parallel import DistributedDataParallel
 
 from addnorm.core.errors import UserError
+from addnorm.measure.sharded_norms import is_sharded
 from addnorm.models import Model
 from addnorm.train.device import pick_device
 
@@ -125,6 +123,9 @@ def apply_fsdp(model: Model, world: World) -> None:
             f"parallel=fsdp cannot shard scalar parameters such as {scalars[0]}, and this "
             f"arrangement has {len(scalars)}; choose parallel=ddp"
         )
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
+
     mesh = init_device_mesh(world.device.type, (world.size,))
     for stack in model.stacks:
         for sublayer in stack.sublayers:
@@ -146,13 +147,17 @@ def wrap_ddp(objective: nn.Module, world: World) -> nn.Module:
 def full_tensor(value: Tensor) -> Tensor:
     """Return a detached copy on the CPU; shards are gathered, so all processes must call this."""
     value = value.detach()
-    return (value.full_tensor() if isinstance(value, DTensor) else value).cpu()
+    gathered: Any = value  # a DTensor, if it is sharded
+    return (gathered.full_tensor() if is_sharded(value) else value).cpu()
 
 
 def shard_like(value: Tensor, like: Tensor) -> Tensor:
     """Shard a full tensor in the way `like` is sharded; return it unchanged if `like` is not."""
-    if not isinstance(like, DTensor):
+    if not is_sharded(like):
         return value
+    from torch.distributed.tensor import DTensor, distribute_tensor
+
+    assert isinstance(like, DTensor)
     return distribute_tensor(value.to(like.device), like.device_mesh, like.placements)
 
 

@@ -279,6 +279,9 @@ class Wiring(nn.Module, ABC):
                 yield site, shape
 
 
+registry.base = Wiring
+
+
 class WiringModule(nn.Module, ABC):
     """Module with parameters inside a wiring."""
 

@@ -2,15 +2,20 @@
 
 import json
 import math
+from dataclasses import replace
+from statistics import stdev
 
 import pytest
 
 from addnorm.comparison.analysis.export import study_to_dict
 from addnorm.comparison.analysis.study import Study
 from addnorm.comparison.analysis.summary import Setting
+from addnorm.comparison.analysis.verdict import build_verdict
 from addnorm.comparison.parse import parse_comparison
+from addnorm.comparison.statistics import Estimate, detectable_difference
 from addnorm.core.errors import UserError
 from addnorm.core.files import write_json
+from addnorm.report.comparison.page import write_comparison_report
 from tests.comparison.synthetic_study import typical_outcome, write_synthetic_study
 
 
@@ -127,7 +132,8 @@ def test_cut_and_crashed_cells_are_ignored(tmp_path):
     study = make_study(tmp_path, outcome, wiring="pre_ln", depth=6, warmup="0,100")
     assert study.summary[0].stable[0].tried == (1e-3,)
     assert (
-        "pre_ln trained in all 6 cells that ran to the end (6 crashed, 6 cut)" in study.verdict[1]
+        "pre_ln trained in all 6 cells that ran to the end (6 crashed, 6 stopped by halving)"
+        in study.verdict[1]
     )
 
 
@@ -215,3 +221,56 @@ def test_verdict_names_reason_of_crashes(tmp_path):
     study = make_study(tmp_path, lambda cell: "crashed", wiring="pre_ln", depth=2)
     assert study.verdict[0] == "At depth 2 no cell ran to its end."
     assert "cells crashed (the first: out of memory)" in " ".join(study.verdict)
+
+
+def test_counts_of_several_arms_are_those_of_each(tmp_path):
+    study = make_study(tmp_path, lambda cell: "stuck", wiring="pre_ln,b2t", depth=6)
+    assert study.verdict[1] == "At depth 6 pre_ln and b2t did not train (18 stuck each)."
+
+
+def test_unfinished_arms_are_not_said_to_fail(tmp_path):
+    def outcome(cell):
+        if cell.arm.wiring == "post_ln" or cell.seed > 0:
+            return "waiting"
+        return "stuck" if cell.arm.wiring == "b2t" else "trained"
+
+    study = make_study(tmp_path, outcome, depth=6, warmup=0)
+    assert study.verdict[1] == (
+        "At depth 6 post_ln has not trained yet (9 not finished); pre_ln trained in all 3 cells "
+        "that ran to the end (6 not finished); b2t has not trained yet (3 stuck, 6 not finished)."
+    )
+    assert line_of(study, "b2t", 6).stable[0].format() == "none yet"
+    assert line_of(study, "b2t", 6).format_best() == "not finished"
+    assert not any("did not train" in sentence for sentence in study.verdict)
+
+
+def test_power_of_the_seeds_is_stated(tmp_path):
+    study = make_study(tmp_path, wiring="pre_ln,b2t", depth=6, warmup=0, lr="1e-3")
+    ours, theirs = (line_of(study, arm, 6) for arm in ("pre_ln", "b2t"))
+    smallest = detectable_difference(
+        stdev([ours.losses[seed] - theirs.losses[seed] for seed in ours.losses]), 3
+    )
+    lines = [replace(each, behind=Estimate(0.0, 1.0, 3)) for each in (ours, theirs)]
+    verdict = build_verdict(lines, study.cells, seeds=3)
+    assert any(f"3 seeds probably miss differences below {smallest:.2g};" in e for e in verdict)
+    decided = [replace(each, behind=Estimate(1.0, 0.1, 3)) for each in (ours, theirs)]
+    assert not any("probably miss" in e for e in build_verdict(decided, study.cells, seeds=3))
+
+
+def test_study_with_an_unregistered_wiring_can_be_read(tmp_path):
+    """A wiring that was registered where the comparison ran, and not here."""
+    study = make_study(tmp_path, wiring="pre_ln,b2t", depth=6, warmup=0)
+    for path in [study.folder / "comparison.yaml", *study.folder.rglob("config.yaml")]:
+        path.write_text(path.read_text().replace("b2t", "mine(scale=2)"))
+    for path in sorted((study.folder / "cells").iterdir()):
+        cell = next(c for c in study.spec.cells() if path.name.startswith(c.name))
+        own = replace(cell, arm=replace(cell.arm, wiring="mine(scale=2)"))
+        if cell.arm.wiring == "b2t":
+            path.rename(path.with_name(path.name.replace(cell.name, own.name)))
+    again = Study.open(study.folder)
+    assert [line.arm.name for line in again.summary] == ["pre_ln", "mine(scale=2)"]
+    assert [each.state for each in again.cells] == [each.state for each in study.cells]
+    page = write_comparison_report(study.folder).read_text()
+    assert "not drawn: the wiring is not registered in this process" in page
+    with pytest.raises(UserError, match="unknown wiring 'mine'"):
+        parse_comparison({"wiring": "mine(scale=2)"})

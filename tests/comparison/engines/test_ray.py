@@ -1,5 +1,7 @@
 """The Ray engine on a real local cluster with two workers."""
 
+import os
+import secrets
 import shutil
 import socket
 import subprocess
@@ -10,6 +12,9 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+
+# Ray 2.59 and later authenticate local clusters by a token, which is read when ray is imported.
+os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
 import ray
 
 from addnorm.comparison.cell_job import Job

@@ -37,7 +37,7 @@ def test_csvs_contain_cells_summary_and_all_rows(study, tmp_path):
         ("post_ln", "0", "2"),
         ("pre_ln", "2", "0"),
     ]
-    assert float(summary[1]["loss_half_95"]) > 0 and summary[0]["loss_mean"] == ""
+    assert float(summary[1]["loss_half"]) > 0 and summary[0]["loss_mean"] == ""
     assert len(rows) == sum(len(study.rows(each.cell)) for each in study.cells)
     dependency = [
         line for line in rows if line["name"] == "dependency" and line["stack"] == "decoder"

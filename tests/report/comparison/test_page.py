@@ -278,6 +278,17 @@ def test_most_contrasting_setting_is_the_default(tmp_path):
     assert selections[0].label == "each arm at its best setting"
 
 
+def test_default_setting_is_one_at_which_arms_trained(tmp_path):
+    """Also if all arms trained or failed together at every setting."""
+    study = study_of(
+        tmp_path,
+        outcome=lambda cell: "trained" if cell.lr == 1e-3 else "stuck",
+        wiring="pre_ln,b2t",
+        lr=[3e-4, 1e-3, 3e-3],
+    )
+    assert "lr-0.001" in find_most_contrasting(study, build_selections(study)[1:]).key
+
+
 def test_rows_of_superseded_attempts_are_dropped(tmp_path):
     study = study_of(tmp_path, wiring="pre_ln", lr=1e-3)
     path = study.folder / files.CELLS / study.cells[0].cell.name / "rows.jsonl"

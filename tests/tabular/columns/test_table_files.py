@@ -1,5 +1,9 @@
 """Table files: CSV dialects, types, Parquet and errors."""
 
+import gzip
+import lzma
+import os
+
 import numpy as np
 import pandas as pd
 import pyarrow as pa
@@ -111,3 +115,50 @@ def test_named_index_becomes_a_column(tmp_path):
         named, plain = (read(tmp_path / f"{name}.parquet") for name in ("named", "plain"))
         assert named["key"].tolist() == [5, 6, 7] and list(plain.columns) == ["a"]
         assert list(named.index) == [0, 1, 2]
+
+
+@pytest.fixture
+def small_memory(monkeypatch):
+    """Let tables have at most 20 MB."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    name = "addnorm.tabular.columns.table_files.MEMORY_PER_TABLE_BYTE"
+    monkeypatch.setattr(name, memory // (20 << 20))
+
+
+MESSAGE = r"bomb\S+: expected at most \d+ MB of table, .* got more; use fewer rows or columns$"
+
+
+@pytest.mark.parametrize("module", [gzip, lzma])
+@pytest.mark.parametrize("row", [b"1,2\n", b"," * 50 + b"\n", b"a" * 1000 + b",b\n"])
+def test_compressed_csv_bomb_is_rejected_before_it_fills_memory(
+    tmp_path, small_memory, module, row
+):
+    header = b",".join(b"c%d" % i for i in range(row.count(b",") + 1)) + b"\n"
+    options = {"compresslevel": 1} if module is gzip else {"preset": 0}
+    path = tmp_path / "bomb.csv"
+    with module.open(path, "wb", **options) as file:
+        file.write(header)
+        for _ in range(8):
+            file.write(row * ((4 << 20) // len(row)))
+    before = pa.total_allocated_bytes()
+    with pytest.raises(UserError, match=MESSAGE):
+        read_table(path)
+    assert pa.total_allocated_bytes() - before < 64 << 20
+
+
+def test_parquet_bomb_is_rejected_before_it_fills_memory(tmp_path, small_memory):
+    column = pa.array(np.zeros(1 << 20))
+    with pyarrow.parquet.ParquetWriter(
+        tmp_path / "bomb.parquet", pa.schema([("a", pa.float64())]), compression="zstd"
+    ) as writer:
+        for _ in range(12):
+            writer.write_table(pa.table({"a": column}))
+    assert (tmp_path / "bomb.parquet").stat().st_size < 100_000
+    with pytest.raises(UserError, match=MESSAGE):
+        read_table(tmp_path / "bomb.parquet")
+
+
+def test_table_within_the_limit_is_read(tmp_path, small_memory):
+    (tmp_path / "a.csv").write_bytes(gzip.compress(b"a,b\n" + b"1,x\n" * 1000))
+    frame, types = read_table(tmp_path / "a.csv")
+    assert frame.shape == (1000, 2) and types == {"a": "int64", "b": "string"}

@@ -71,6 +71,16 @@ def compare(
         OptionalStr,
         typer.Option(help="fair, or halving to stop the worse settings of each arm early"),
     ] = None,
+    until: Annotated[
+        OptionalStr,
+        typer.Option(help="decided: add seeds to the arms that are too close to the best one"),
+    ] = None,
+    budget: Annotated[
+        OptionalStr,
+        typer.Option(
+            metavar="LIMIT", help="Limit of --until: added cells such as 40, or a time such as 30m"
+        ),
+    ] = None,
     config: Annotated[
         Path | None,
         typer.Option("--config", "-c", metavar="FILE", help="Spec of the comparison in YAML"),
@@ -117,10 +127,10 @@ def compare(
     Rerun the same command to resume an interrupted comparison.
     """
     axes = {"wiring": wiring, "norm": norm, "depth": depth, "warmup": warmup, "lr": lr}
-    budget = {"seeds": seeds, "steps": steps, "schedule": schedule, "score": score, "mode": mode}
+    effort = {"seeds": seeds, "steps": steps, "schedule": schedule, "score": score, "mode": mode}
     options = {
         name: value
-        for name, value in (axes | budget | {"target": target}).items()
+        for name, value in (axes | effort | {"target": target}).items()
         if value is not None
     }
     spec = _parse_spec(options, keys or [], task, config, demo=demo)
@@ -137,6 +147,8 @@ def compare(
     from addnorm.report.comparison.exports import write_csvs, write_pngs
     from addnorm.report.comparison.run_and_report import compare as run_and_report
 
+    if budget is not None and until is None:
+        raise UserError("--budget: expected --until decided; add it, or leave out --budget")
     if address is not None and engine != "ray":
         raise UserError("--address: expected --engine ray; add it, or leave out --address")
     folder = out or Path("demo" if demo else "comparison")
@@ -147,6 +159,8 @@ def compare(
             folder,
             engine=make_engine(engine, workers=workers, address=address, timeout=hang_timeout),
             callback=reporter,
+            until=until,  # type: ignore[arg-type] # checked there
+            budget=budget,
         )
     finally:
         reporter.close()

@@ -55,8 +55,7 @@ class ComparisonReporter(ProgressReporter, ComparisonCallback):
         self.steps, self.started_at = spec.steps, time.monotonic()
         self.baseline = study.shared_data.baseline if study.shared_data else math.nan
         for each in study.cells:
-            self.cells[each.cell.name] = each.cell
-            self.tallies.setdefault(_tally_key(each.cell), _Tally()).total += 1
+            self._add_cell(each.cell)
             if each.end is not None and each.state != "crashed":
                 self._add_result(each.cell, each.end)
         done = len(self.results)
@@ -82,6 +81,12 @@ class ComparisonReporter(ProgressReporter, ComparisonCallback):
         if event.kind == "ended" and event.end is not None:
             self._add_result(self.cells[name], event.end)
 
+    def on_extension(self, study: Study, message: str) -> None:
+        for each in study.cells:
+            if each.cell.name not in self.cells:
+                self._add_cell(each.cell)
+        self.on_message(message)
+
     def on_comparison_end(self, study: Study) -> None:
         if study.interrupted:
             self.on_message("interrupted; rerun the same command to resume")
@@ -103,6 +108,10 @@ class ComparisonReporter(ProgressReporter, ComparisonCallback):
         losses = (each.loss for each in self.results.values() if math.isfinite(each.loss))
         best = min(losses, default=math.inf)
         return not progress(result.loss, baseline=self.baseline, best=best) >= TRAINED_PROGRESS
+
+    def _add_cell(self, cell: Cell) -> None:
+        self.cells[cell.name] = cell
+        self.tallies.setdefault(_tally_key(cell), _Tally()).total += 1
 
     def _add_result(self, cell: Cell, result: CellResult) -> None:
         self.results[cell.name] = result

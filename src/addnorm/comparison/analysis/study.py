@@ -14,7 +14,7 @@ from addnorm.comparison.analysis.summary import ArmSummary, summarize
 from addnorm.comparison.analysis.verdict import build_verdict
 from addnorm.comparison.cell_result import CellResult
 from addnorm.comparison.grid import Cell
-from addnorm.comparison.outcomes import LossSummary, classify_outcome
+from addnorm.comparison.outcomes import LossSummary, classify_outcome, progress
 from addnorm.comparison.parse import parse_comparison, read_spec
 from addnorm.comparison.shared_data import SharedData
 from addnorm.comparison.spec import Comparison
@@ -84,15 +84,27 @@ class Study:
         """Whether all cells are finished."""
         return all(each.state != "waiting" for each in self.cells)
 
+    def progress(self, outcome: CellOutcome) -> float:
+        """Return the progress of a cell from the baseline (0) to the best cell (1).
+
+        Cells that did not train have 0, like a model that ignores its input.
+        """
+        if outcome.state != "trained" or self.shared_data is None:
+            return 0.0
+        best = min(each.loss for each in self.cells if each.state == "trained")
+        return progress(outcome.loss, baseline=self.shared_data.baseline, best=best)
+
     @cached_property
     def summary(self) -> tuple[ArmSummary, ...]:
         """Summary of each arm at each depth."""
-        return summarize(self.cells, score=self.score.name)
+        return summarize(self.cells, score=self.score.name, level=self.spec.confidence_level)
 
     @cached_property
     def verdict(self) -> tuple[str, ...]:
         """Conclusions in plain sentences; the first two answer the comparison."""
-        return build_verdict(self.summary, self.cells, seeds=self.spec.seeds)
+        return build_verdict(
+            self.summary, self.cells, seeds=self.spec.seeds, level=self.spec.confidence_level
+        )
 
     def __str__(self) -> str:
         done = sum(each.state != "waiting" for each in self.cells)
@@ -113,7 +125,7 @@ def read_comparison(folder: Path) -> Comparison:
             f"{files.SPEC}"
         )
     try:
-        return parse_comparison(read_spec(path, verify=True))
+        return parse_comparison(read_spec(path, verify=True), allow_unknown=True)
     except UserError as error:
         raise UserError(f"{path} is damaged: {error}; start again in another folder") from None
 

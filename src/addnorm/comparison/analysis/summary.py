@@ -9,7 +9,7 @@ from typing import Protocol
 
 from addnorm.comparison.cell_result import CellResult
 from addnorm.comparison.grid import Arm, Cell
-from addnorm.comparison.statistics import Estimate, paired_difference
+from addnorm.comparison.statistics import CONFIDENCE_LEVEL, Estimate, paired_difference
 
 UNKNOWN_STATES = {"crashed", "cut", "waiting"}
 """States that carry no information about training."""
@@ -66,9 +66,16 @@ class StableRange:
     warmup: int | None
     tried: tuple[float, ...]
     trained: tuple[float, ...]
+    diverged: tuple[float, ...] = ()
+    """Rates of `tried` at which a seed diverged."""
+    num_waiting: int = 0
+    """Rates with a cell that is not finished."""
 
     def format(self) -> str:
         """Return the learning rates where every seed trained: a range, or a list if it has gaps.
+
+        >>> StableRange(0, (1e-3,), (), num_waiting=2).format()
+        'none yet'
 
         >>> StableRange(0, (1e-3, 3e-3, 1e-2), (1e-3, 3e-3)).format()
         '0.001 to 0.003'
@@ -76,7 +83,7 @@ class StableRange:
         '0.001, 0.01'
         """
         if not self.trained:
-            return "none"
+            return "none yet" if self.num_waiting else "none"
         first, last = (self.tried.index(self.trained[n]) for n in (0, -1))
         unbroken = last - first + 1 == len(self.trained)
         if unbroken and len(self.trained) > 1:
@@ -97,6 +104,9 @@ class ArmSummary:
     best: Setting | None
     """The setting with the most trained seeds and, among those, the lowest mean loss; None if no
     cell trained."""
+    edge: str
+    """`highest` or `lowest` if the best learning rate is an end of those tried with its warm-up, so
+    that a better one may lie outside; otherwise empty."""
     whole: bool
     """Whether all seeds trained at the best setting."""
     losses: dict[int, float]
@@ -115,16 +125,39 @@ class ArmSummary:
     memory: float
     """Peak memory in bytes, the median over cells."""
 
+    @property
+    def is_undecided(self) -> bool:
+        """Whether the arm trained and its difference to the best arm is within noise."""
+        if self.leads or self.loss is None:
+            return False
+        return self.behind is None or not self.behind.excludes_zero
+
+    def format_best(self) -> str:
+        """Return the best setting as text, with the end of the learning rates it is at."""
+        if self.best is None:
+            return "not finished" if self.states.get("waiting") else "none trained"
+        notes = [f"{self.edge} lr tried"] if self.edge else []
+        notes += [] if self.whole else ["not every seed"]
+        return self.best.format() + (f" ({'; '.join(notes)})" if notes else "")
+
     def __str__(self) -> str:
         states = ", ".join(f"{count} {state}" for state, count in self.states.items() if count)
-        best = f"; best at {self.best.format()}" if self.best else ""
+        best = f"; best at {self.format_best()}" if self.best else ""
         loss = f", loss {self.loss.format()}" if self.loss else ""
         behind = f", {self.behind.format()} behind the best" if self.behind else ""
         return f"{self.arm.name}, depth {self.depth}: {states}{best}{loss}{behind}"
 
 
-def summarize(cells: Sequence[EndedCell], *, score: str) -> tuple[ArmSummary, ...]:
-    """Return a summary for each arm at each depth, ordered by depth."""
+def summarize(
+    cells: Sequence[EndedCell], *, score: str, level: float = CONFIDENCE_LEVEL
+) -> tuple[ArmSummary, ...]:
+    """Return a summary for each arm at each depth, ordered by depth.
+
+    Args:
+        cells: the cells of a comparison
+        score: name of the primary score
+        level: confidence level of the intervals
+    """
     depths = sorted({each.cell.depth for each in cells})
     lines: list[ArmSummary] = []
     for depth in depths:
@@ -136,17 +169,18 @@ def summarize(cells: Sequence[EndedCell], *, score: str) -> tuple[ArmSummary, ..
             _summarize_arm(
                 [each for each in at_depth if each.cell.arm == arm],
                 score=score,
+                level=level,
                 reference_rate=rate,
                 reference=reference.name,
             )
             for arm in arms
         ]
-        lines += _mark_best(summaries)
+        lines += _mark_best(summaries, level)
     return tuple(lines)
 
 
 def _summarize_arm(
-    cells: Sequence[EndedCell], *, score: str, reference_rate: float, reference: str
+    cells: Sequence[EndedCell], *, score: str, level: float, reference_rate: float, reference: str
 ) -> ArmSummary:
     settings: dict[Setting, list[EndedCell]] = {}
     for each in cells:
@@ -163,10 +197,11 @@ def _summarize_arm(
         states=dict(Counter(each.state for each in cells)),
         stable=_stable_ranges(settings),
         best=best,
+        edge="" if best is None else _find_edge(best, settings),
         whole=best is not None and len(trained) == len(settings[best]),
         losses=losses,
-        loss=Estimate.from_values(list(losses.values())),
-        score=Estimate.from_values(scores),
+        loss=Estimate.from_values(list(losses.values()), level=level),
+        score=Estimate.from_values(scores, level=level),
         leads=False,
         behind=None,
         speed=_median_rate(cells) / reference_rate,
@@ -178,16 +213,30 @@ def _summarize_arm(
 
 
 def _best_setting(settings: dict[Setting, list[EndedCell]]) -> Setting | None:
-    """Rank by the fraction of trained seeds first, so that one lucky seed does not win."""
+    """Rank by the fraction of trained seeds first, so that one lucky seed does not win.
+
+    Settings are ranked by the seeds that all of them have. Otherwise a setting that got more seeds
+    later would compete with others that have few, perhaps lucky ones.
+    """
+    common = set.intersection(*({each.cell.seed for each in own} for own in settings.values()))
 
     def rank(setting: Setting) -> tuple[float, float]:
-        trained = [each.loss for each in settings[setting] if each.state == "trained"]
+        own = [each for each in settings[setting] if not common or each.cell.seed in common]
+        trained = [each.loss for each in own if each.state == "trained"]
         if not trained:
             return 0.0, math.inf
-        return -len(trained) / len(settings[setting]), math.fsum(trained) / len(trained)
+        return -len(trained) / len(own), math.fsum(trained) / len(trained)
 
     best = min(settings, key=rank)
     return best if any(each.state == "trained" for each in settings[best]) else None
+
+
+def _find_edge(best: Setting, settings: dict[Setting, list[EndedCell]]) -> str:
+    """Return whether the best learning rate is the highest or the lowest with its warm-up."""
+    rates = [setting.lr for setting in settings if setting.warmup == best.warmup]
+    if len(rates) < 2:  # a single rate was chosen, not searched for
+        return ""
+    return {max(rates): "highest", min(rates): "lowest"}.get(best.lr, "")
 
 
 def _stable_ranges(settings: dict[Setting, list[EndedCell]]) -> tuple[StableRange, ...]:
@@ -200,11 +249,13 @@ def _stable_ranges(settings: dict[Setting, list[EndedCell]]) -> tuple[StableRang
         }
         tried = tuple(lr for lr in sorted(states) if not states[lr] & UNKNOWN_STATES)
         trained = tuple(lr for lr in tried if states[lr] == {"trained"})
-        ranges.append(StableRange(warmup, tried, trained))
+        diverged = tuple(lr for lr in tried if "diverged" in states[lr])
+        num_waiting = sum("waiting" in each for each in states.values())
+        ranges.append(StableRange(warmup, tried, trained, diverged, num_waiting))
     return tuple(ranges)
 
 
-def _mark_best(lines: list[ArmSummary]) -> list[ArmSummary]:
+def _mark_best(lines: list[ArmSummary], level: float) -> list[ArmSummary]:
     """Mark the best arm of a depth and set the difference of each other arm to it."""
     known = [line for line in lines if line.loss is not None]
     if not known:
@@ -213,7 +264,7 @@ def _mark_best(lines: list[ArmSummary]) -> list[ArmSummary]:
     return [
         replace(line, leads=True)
         if line is best
-        else replace(line, behind=paired_difference(line.losses, best.losses))
+        else replace(line, behind=paired_difference(line.losses, best.losses, level=level))
         for line in lines
     ]
 

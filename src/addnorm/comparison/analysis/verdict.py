@@ -1,26 +1,46 @@
 """The verdict of a comparison in plain sentences; the first two answer it."""
 
+import statistics
 from collections.abc import Sequence
 
 from addnorm.comparison.analysis.summary import UNKNOWN_STATES, ArmSummary, EndedCell
-from addnorm.comparison.statistics import Estimate
+from addnorm.comparison.statistics import (
+    CONFIDENCE_LEVEL,
+    Estimate,
+    detectable_difference,
+    seeds_to_detect,
+)
 
 MAX_NAMES = 8
 TRAINED_PHRASES = ("trained at every setting", "trained without warm-up", "trained")
+STATE_PHRASES = {"waiting": "not finished", "cut": "stopped by halving"}
+"""States in sentences, where they differ from `outcomes.STATES`."""
 
 
 def build_verdict(
-    lines: Sequence[ArmSummary], cells: Sequence[EndedCell], *, seeds: int
+    lines: Sequence[ArmSummary],
+    cells: Sequence[EndedCell],
+    *,
+    seeds: int,
+    level: float = CONFIDENCE_LEVEL,
 ) -> tuple[str, ...]:
     """Return two sentences per depth, deepest first, and cautions.
 
     The first sentence of a depth names the best arm, the second what each arm needed to train.
+
+    Args:
+        lines: the summary of each arm at each depth
+        cells: the cells of the comparison
+        seeds: number of seeds that every setting has
+        level: confidence level of the intervals in `lines`
     """
     sentences: list[str] = []
     for depth in sorted({line.depth for line in lines}, reverse=True):
         at_depth = [line for line in lines if line.depth == depth]
         sentences.append(_describe_best(depth, at_depth, seeds))
         sentences.append(_describe_training(depth, at_depth, cells))
+    sentences += _describe_open_ends(lines)
+    sentences += _describe_power(lines, level)
     return (*sentences, *_list_cautions(cells, seeds))
 
 
@@ -28,7 +48,12 @@ def _describe_best(depth: int, lines: Sequence[ArmSummary], seeds: int) -> str:
     best = next((line for line in lines if line.leads), None)
     if best is None or best.best is None or best.loss is None:
         if any(line.states.get("waiting") for line in lines):
-            return f"At depth {depth} no cell has trained yet."
+            waiting = sum(line.states.get("waiting", 0) for line in lines)
+            total = sum(sum(line.states.values()) for line in lines)
+            return (
+                f"At depth {depth} no cell has trained yet: {waiting} of {total} cells are not "
+                "finished."
+            )
         if all(set(line.states) <= UNKNOWN_STATES for line in lines):
             return f"At depth {depth} no cell ran to its end."
         return (
@@ -79,7 +104,13 @@ def _describe_training(depth: int, lines: Sequence[ArmSummary], cells: Sequence[
         own = [e for e in cells if e.cell.arm == line.arm and e.cell.depth == depth]
         groups.setdefault(training_requirement(own), []).append(line.arm.name)
     order = sorted(groups, key=lambda phrase: phrase not in TRAINED_PHRASES)
-    return f"At depth {depth} " + "; ".join(f"{join_names(groups[e])} {e}" for e in order) + "."
+    clauses = []
+    for phrase in order:
+        names = groups[phrase]
+        if len(names) > 1 and phrase.endswith(")"):  # the counts are those of one arm
+            phrase = phrase.removesuffix(")") + " each)"
+        clauses.append(f"{join_names(names)} {phrase}")
+    return f"At depth {depth} " + "; ".join(clauses) + "."
 
 
 def training_requirement(cells: Sequence[EndedCell]) -> str:
@@ -88,12 +119,14 @@ def training_requirement(cells: Sequence[EndedCell]) -> str:
     trained = [each for each in judged if each.state == "trained"]
     states = [each.state for each in cells]
     counted = ", ".join(
-        f"{states.count(state)} {state}"
-        for state in ("stuck", "diverged", "crashed", "cut")
+        f"{states.count(state)} {STATE_PHRASES.get(state, state)}"
+        for state in ("stuck", "diverged", "crashed", "cut", "waiting")
         if state in states
     )
+    if "waiting" in states and not trained:
+        return f"has not trained yet ({counted})"
     if not judged:
-        return f"did not run to the end ({counted})" if counted else "did not run yet"
+        return f"did not run to the end ({counted})"
     if len(trained) == len(cells):
         if all(each.cell.warmup == 0 for each in cells):
             return "trained without warm-up"
@@ -112,6 +145,46 @@ def training_requirement(cells: Sequence[EndedCell]) -> str:
     if {each.cell.lr > high for each in judged if each.state != "trained"} == {True}:
         return f"trained only at learning rates up to {high:g} ({counted})"
     return f"trained in {len(trained)} of {len(judged)} cells ({counted})"
+
+
+def _describe_open_ends(lines: Sequence[ArmSummary]) -> list[str]:
+    """Return a sentence for each depth and end at which best learning rates lie."""
+    ends: dict[tuple[int, str], list[str]] = {}
+    for line in lines:
+        if line.best is not None and line.edge:
+            name = f"{line.arm.name} ({line.best.lr:g})"
+            ends.setdefault((line.depth, line.edge), []).append(name)
+    better = {"highest": "higher", "lowest": "lower"}
+    return [
+        f"Open end at depth {depth}: the best learning rate of {join_names(names)} is the {edge} "
+        f"that was tried; a {better[edge]} one may be better."
+        for (depth, edge), names in sorted(ends.items(), reverse=True)
+    ]
+
+
+def _describe_power(lines: Sequence[ArmSummary], level: float) -> list[str]:
+    """Return a sentence for each depth about the differences that its seeds could have shown."""
+    sentences = []
+    for best in (line for line in lines if line.leads):
+        samples = []
+        for line in lines:
+            shared = sorted(line.losses.keys() & best.losses.keys())
+            if line.depth == best.depth and line is not best and len(shared) > 1:
+                samples.append([line.losses[seed] - best.losses[seed] for seed in shared])
+        if not samples or not any(line.is_undecided for line in lines if line.depth == best.depth):
+            continue
+        variances = [statistics.variance(differences) for differences in samples]
+        deviation, count = statistics.fmean(variances) ** 0.5, min(map(len, samples))
+        if not deviation:
+            continue
+        smallest = detectable_difference(deviation, count, level=level)
+        needed = seeds_to_detect(smallest / 2, deviation, level=level)
+        more = f"; {needed} seeds would show {smallest / 2:.2g}" if needed else ""
+        sentences.append(
+            f"At depth {best.depth}, {count} seeds probably miss differences below "
+            f"{smallest:.2g}{more}."
+        )
+    return sentences
 
 
 def _list_cautions(cells: Sequence[EndedCell], seeds: int) -> list[str]:

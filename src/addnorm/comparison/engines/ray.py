@@ -57,8 +57,8 @@ class RayEngine(Engine):
         except (OSError, ValueError, RuntimeError) as error:
             raise UserError(
                 f"no Ray cluster at {address or 'the default address'} "
-                f"({' '.join(str(error).split())[:200]}); start one with `ray start --head`, or "
-                "leave out --address to use this machine"
+                f"({' '.join(str(error).split())[:200]}); start one with `ray start --head`, set "
+                "RAY_AUTH_TOKEN if it requires a token, or leave out --address to use this machine"
             ) from None
         resources = self.ray.cluster_resources()
         self.gpus = int(resources.get("GPU", 0))

@@ -11,6 +11,7 @@ from addnorm.comparison.cell_result import CellResult
 from addnorm.comparison.grid import Arm, Cell
 from addnorm.comparison.shared_data import SharedData
 from addnorm.comparison.spec import Comparison
+from addnorm.comparison.tasks.used_plugins import check_plugins, find_used_plugins
 from addnorm.core.errors import UserError
 from addnorm.tasks import Example, Score
 
@@ -116,9 +117,14 @@ class Task(ABC):
     def prepare(self, spec: Comparison, folder: Path) -> SharedData:
         """Prepare the data that all cells share, or read them if they are prepared already."""
         source, shared_data = self.prepare_source(spec, folder), SharedData.read(folder)
+        plugins = find_used_plugins(spec)
         if shared_data is None:
-            shared_data = self.prepare_shared_data(spec, folder, source)
+            shared_data = replace(
+                self.prepare_shared_data(spec, folder, source),
+                plugins={plugin.name: plugin.digest for plugin in plugins},
+            )
             shared_data.save(folder)
+        check_plugins(plugins, shared_data.plugins)
         if shared_data.corpus != source.digest:
             raise UserError(
                 f"{source.path} has changed since the comparison started; restore it, or start "

@@ -38,7 +38,7 @@ def build_hf_model(name: str, depth: int | None = None) -> tuple[nn.Module, list
             "hf: targets require transformers, which is not installed; run pip install "
             "'addnorm[interop]'"
         ) from None
-    transformers.logging.set_verbosity_error()  # type: ignore[no-untyped-call]
+    transformers.logging.set_verbosity_error()
     options: dict[str, Any] = {}
     family = name
     if name.endswith(".json") or (name and Path(name).is_dir()):
@@ -60,7 +60,7 @@ def build_hf_model(name: str, depth: int | None = None) -> tuple[nn.Module, list
     elif not options:
         notes += _shrink_depth(config, family)
     try:
-        return _build_from_config(config), notes
+        return build_from_config(config), notes
     except Exception as problem:
         raise UserError(f"building {family!r} failed: {describe_exception(problem)}") from problem
 
@@ -76,7 +76,7 @@ def _read_config(path: Path) -> dict[str, Any]:
     return config
 
 
-def _build_from_config(config: Any) -> nn.Module:
+def build_from_config(config: Any) -> nn.Module:
     """Build the causal language model of decoder families, the bare model of all others."""
     from transformers import AutoModel, AutoModelForCausalLM
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_MAPPING
@@ -89,13 +89,13 @@ def _build_from_config(config: Any) -> nn.Module:
 
 def _set_depth(config: Any, depth: int, *, family: str) -> None:
     """Set the number of layers; raise UserError if the family's depth is not set this way."""
-    before = _count_weights(config)
-    if not _set_layers(config, depth):
+    before = count_weights(config)
+    if not set_layers(config, depth):
         raise UserError(f"--depth: the config of {family!r} has no number of layers; omit --depth")
     # An unchanged number of weights may also mean that the config had this depth already.
-    if before is not None and _count_weights(config) == before and _set_layers(config, depth + 1):
-        deeper = _count_weights(config)
-        _set_layers(config, depth)
+    if before is not None and count_weights(config) == before and set_layers(config, depth + 1):
+        deeper = count_weights(config)
+        set_layers(config, depth)
         if deeper == before:
             raise UserError(
                 f"--depth {depth} has no effect on {family!r}, whose config sets the depth in "
@@ -103,7 +103,7 @@ def _set_depth(config: Any, depth: int, *, family: str) -> None:
             )
 
 
-def _set_layers(config: Any, depth: int) -> bool:
+def set_layers(config: Any, depth: int) -> bool:
     """Set the depth of a config and of the configs inside it; return whether any has one."""
     names = [n for n in LAYER_COUNT_FIELDS if isinstance(getattr(config, n, None), int)]
     for name in (*names[:1], "decoder_layers", "num_decoder_layers"):
@@ -113,14 +113,14 @@ def _set_layers(config: Any, depth: int) -> bool:
     if isinstance(layer_types, list):
         config.layer_types = (layer_types * depth)[:depth]
     inner = [getattr(config, name, None) for name in getattr(config, "sub_configs", {})]
-    return any([bool(names), *(_set_layers(c, depth) for c in inner if c is not None)])
+    return any([bool(names), *(set_layers(c, depth) for c in inner if c is not None)])
 
 
-def _count_weights(config: Any) -> int | None:
+def count_weights(config: Any) -> int | None:
     """Return the number of weights; None if the model cannot be built on the meta device."""
     with torch.device("meta"):
         try:
-            return sum(weight.numel() for weight in _build_from_config(config).parameters())
+            return sum(weight.numel() for weight in build_from_config(config).parameters())
         except Exception:
             return None
 
@@ -128,9 +128,9 @@ def _count_weights(config: Any) -> int | None:
 def _shrink_depth(config: Any, family: str) -> list[str]:
     """Reduce the depth of a default config until it has at most MAX_DEFAULT_WEIGHTS weights."""
     for depth in (None, *REDUCED_DEPTHS):
-        if depth is not None and not _set_layers(config, depth):
+        if depth is not None and not set_layers(config, depth):
             return []  # build it as it is
-        count = _count_weights(config)
+        count = count_weights(config)
         if count is None:
             return []
         if count <= MAX_DEFAULT_WEIGHTS:

@@ -36,6 +36,7 @@ from addnorm.doctor.rules import (  # noqa: F401
     skip_after_norm,
     skip_scale,
     unscaled_attention,
+    unused_in_layer,
     wrong_axis,
     wrong_mask,
 )

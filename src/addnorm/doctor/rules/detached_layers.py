@@ -1,10 +1,11 @@
 """Rule `detached_layers`: layers that the gradient does not reach."""
 
 from collections.abc import Iterator, Sequence
+from itertools import takewhile
 
 from addnorm.doctor.analysis.results import AddAnalysis
 from addnorm.doctor.graph.nodes import Node
-from addnorm.doctor.report import Finding
+from addnorm.doctor.report import Finding, Severity, join_paths
 from addnorm.doctor.rule_context import RuleContext
 from addnorm.doctor.rules.base import rule
 
@@ -18,8 +19,8 @@ def detached_layers(context: RuleContext) -> Iterator[Finding]:
 
     Frozen weights (`requires_grad=False`) are not trainable. A part that runs under `no_grad` from
     its first operation on is taken as a teacher or a feature extractor, unless layers of the same
-    shapes follow on the same stream. So is a stream that is detached at its end only: what follows
-    may be a probe of its features.
+    shapes follow on the same stream. A stream that is detached at its end only, outside of the
+    module that computes it, may be read by a probe of its features: that is a remark.
     """
     if any("backward pass failed" in note for note in context.trace.notes):
         return
@@ -44,12 +45,15 @@ def _check_stream(context: RuleContext, blocks: list[AddAnalysis]) -> Iterator[F
     states = [_is_trained(context, block) for block in blocks]
     cut_off = [block for block, state in zip(blocks, states, strict=True) if state is False]
     if not cut_off:
+        yield from _check_start(context, blocks[0])
         return
     first, last = blocks[0].add.fork, blocks[-1].add.node
     cut = _find_cut(context, first, last)
     if cut is not None:
         yield _make_finding(context, cut_off, cut=cut, count=len(blocks))
         return
+    if len(cut_off) == len(states) - states.count(None) and context.trace.gradients.weights:
+        yield from _check_end(context, blocks)
     frozen, others = blocks[: len(cut_off)], blocks[len(cut_off) :]
     if cut_off == frozen and others and _are_alike(context, frozen, others):
         yield Finding(
@@ -59,6 +63,61 @@ def _check_stream(context: RuleContext, blocks: list[AddAnalysis]) -> Iterator[F
             "the weights with requires_grad_(False) if that is intended",
             {"branches": len(cut_off), "of": len(blocks)},
         )  # fmt: skip
+
+
+def _check_start(context: RuleContext, first: AddAnalysis) -> Iterator[Finding]:
+    """Yield a finding if an embedding is detached before the first layer, which does train."""
+    graph, start = context.graph, first.add.fork
+    if start > min(block.add.node for block in context.blocks):
+        return  # other layers come before: their own end is checked
+    for node in (graph[i] for i in sorted(graph.data_ancestors(start) | {start})):
+        lost = [i for i in node.inputs if graph[i].grad]
+        if node.op not in DETACHING_OPS or not lost or not node.active:
+            continue
+        before = graph.data_ancestors(*lost) | set(lost)
+        names = {name for i in before for name in context.weight_names(i)}
+        names = {name for name in names if context.is_trainable(name)}
+        if names and not names & context.trace.gradients.weights.keys():
+            yield Finding(
+                "detached_layers", "warning", node.path or context.module_path(first),
+                f"the input of the first layer is detached (operation {node.op}), so "
+                f"{join_paths(sorted(names))} get no gradient; remove the detach, or freeze them "
+                "with requires_grad_(False) if that is intended",
+                {"weights without gradient": sorted(names)[:4]},
+            )  # fmt: skip
+            return
+
+
+def _check_end(context: RuleContext, blocks: list[AddAnalysis]) -> Iterator[Finding]:
+    """Yield a finding if a stream is detached behind its last layer, before what does train."""
+    last = blocks[-1].add.node
+    cuts = (_find_cut(context, last, end) for end in context.trace.recording.outputs)
+    cut = next((node for node in cuts if node is not None), None)
+    if not context.graph[last].grad or cut is None or not cut.active:
+        return
+    names = [name for block in blocks for name in _trainable(context, block)]
+    trunk = _find_trunk(context, blocks)
+    is_outside = trunk and not f"{cut.path}.".startswith(f"{trunk}.")
+    is_in_layer = any(f"{cut.path}.".startswith(f"{block.add.module}.") for block in blocks)
+    severity: Severity = "info" if is_outside else "error" if is_in_layer else "warning"
+    yield Finding(
+        "detached_layers", severity, cut.path or context.module_path(blocks[-1]),
+        f"the stream is detached behind its last layer (operation {cut.op}), so none of its "
+        f"{len(blocks)} branches gets a gradient and only what follows trains; remove the detach, "
+        "or freeze the layers with requires_grad_(False) if that is intended",
+        {"branches": len(blocks), "of": len(blocks), "weight without gradient": names[0]},
+    )  # fmt: skip
+
+
+def _find_trunk(context: RuleContext, blocks: list[AddAnalysis]) -> str:
+    """Return the path of the innermost called module around all blocks; empty if there is none."""
+    paths = [block.add.module.split(".") for block in blocks]
+    common = [
+        parts[0] for parts in takewhile(lambda p: len(set(p)) == 1, zip(*paths, strict=False))
+    ]
+    while common and not context.trace.recording.call_counts.get(".".join(common)):
+        common.pop()
+    return ".".join(common)
 
 
 def _make_finding(

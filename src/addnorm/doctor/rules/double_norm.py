@@ -47,8 +47,8 @@ def _find_repetition(context: RuleContext, norm: Norm) -> _Repetition | None:
         users = [user for user in graph[index].users if context.is_used(user)]
         direct = [n for n in context.norms.values() if n.source == index and n.node != norm.node]
         if direct:
-            exclusive = all(any(_is_part_of_norm(graph, u, norm=n) for n in direct) for u in users)
-            return _Repetition(norm, tuple(direct), is_pooled) if exclusive else None
+            is_exclusive = _is_read_by_norms_only(context, index, norms=direct)
+            return _Repetition(norm, tuple(direct), is_pooled) if is_exclusive else None
         if len(users) != 1:
             return None
         node = graph[users[0]]
@@ -64,21 +64,18 @@ def _find_repetition(context: RuleContext, norm: Norm) -> _Repetition | None:
     return None
 
 
-def _is_part_of_norm(graph: Graph, user: int, *, norm: Norm) -> bool:
-    """Return whether a reader of the norm's input is part of the norm, such as its mean."""
-    return user == norm.node or (
-        norm.by_hand and norm.node in _find_descendants(graph, user, end=norm.node)
+def _is_read_by_norms_only(context: RuleContext, index: int, *, norms: list[Norm]) -> bool:
+    """Return whether all readers of a node are parts of norms of it, such as their means.
+
+    The source of a norm written by hand may lie before the gain of the norm before, so what reads
+    the nodes in between counts, too.
+    """
+    graph = context.graph
+    ends = {norm.node for norm in norms}
+    inside = {i for norm in norms for i in graph.nodes_between(index, norm.node)} | {index}
+    return all(
+        user in inside for i in inside - ends for user in graph[i].users if context.is_used(user)
     )
-
-
-def _find_descendants(graph: Graph, start: int, *, end: int) -> set[int]:
-    visited, pending = {start}, [start]
-    while pending:
-        for user in graph[pending.pop()].users:
-            if user <= end and user not in visited:
-                visited.add(user)
-                pending.append(user)
-    return visited
 
 
 @rule("double_norm")

@@ -37,8 +37,8 @@ def inert_norm(context: RuleContext) -> Iterator[Finding]:
         sibling = _find_unused_sibling(context, path, used=used)
         yield Finding(
             "inert_norm", "info" if sibling else "error", path,
-            f"this norm was not called, and neither was {sibling} next to it; ignore this if other "
-            "inputs use both" if sibling else
+            f"this norm was not called, and {sibling} next to it has no effect either; ignore this "
+            "if other inputs use both" if sibling else
             "this norm is never called; call it in forward or remove it",
             {"calls": 0, "weights": names},
         )  # fmt: skip
@@ -58,13 +58,20 @@ def _is_in_unused_part(context: RuleContext, path: str, *, used: set[str]) -> bo
 
 
 def _find_unused_sibling(context: RuleContext, path: str, *, used: set[str]) -> str:
-    """Return the path of an unused sub-layer with matrices next to a norm, or an empty string."""
+    """Return the path of a sub-layer with matrices next to a norm that has no effect, or "".
+
+    It is not called, or its result is discarded, as a window that these inputs are too short for.
+    """
+    effective = {
+        name for node in context.graph if context.is_used(node.index)
+        for name in context.weight_names(node.index)
+    }  # fmt: skip
     parent, _, own = path.rpartition(".")
     for name, module in context.trace.model.get_submodule(parent).named_children():
         whole = f"{parent}.{name}" if parent else name
         weights = [f"{whole}.{n}" for n, w in module.named_parameters() if w.dim() > 1]
-        idle = weights and not context.trace.recording.call_counts.get(whole)
-        if name != own and idle and not any(weight in used for weight in weights):
+        is_idle = not context.trace.recording.call_counts.get(whole) and not used & set(weights)
+        if name != own and weights and (is_idle or not effective & set(weights)):
             return whole
     return ""
 
@@ -92,7 +99,13 @@ def _find_untrained_norms(context: RuleContext) -> Iterator[Finding]:
             "value"
         )  # fmt: skip
         evidence = {"gradient": None, "weights": list(names)}
-        yield Finding("inert_norm", "error", norm.path, message, evidence)
+        is_branch = norm.node not in used and _mixing_users(graph, norm.node)
+        if is_branch:  # not the norm alone: the last layer of a second stream may have no reader
+            message = (
+                "what the sub-layer after this norm computes is discarded, so both get no "
+                "gradient; ignore this if other outputs use it"
+            )
+        yield Finding("inert_norm", "info" if is_branch else "error", norm.path, message, evidence)
 
 
 def _find_ancestors(
@@ -117,7 +130,7 @@ def _is_cut_off(
 
     If its neighbors get none either, a whole branch is frozen, which is taken as intended.
     """
-    if not any(context.weights[name].requires_grad for name in names):
+    if not any(map(context.is_trainable, names)):
         return False
     graph, gradients = context.graph, context.trace.gradients.weights
     if norm.node in trained and _are_weights_reached(graph, norm):

@@ -13,6 +13,7 @@ from addnorm.doctor.graph.ops import ATTENTION, is_mixing
 from addnorm.doctor.report import Finding, join_paths
 from addnorm.doctor.rule_context import RuleContext
 from addnorm.doctor.rules.base import rule
+from addnorm.doctor.rules.probing.batch_norm_padding import batch_norm_changes
 from addnorm.doctor.rules.probing.open_gates import zero_gates
 from addnorm.doctor.rules.probing.output_layout import drop_last_token
 from addnorm.doctor.rules.probing.padding import iter_padding_changes
@@ -162,6 +163,7 @@ def _explain_future_leak(
 @rule("padding_leak")
 def padding_leak(context: RuleContext) -> Iterator[Finding]:
     """Report padding that changes the output of valid tokens."""
+    leaks = False
     for padding in iter_padding_changes(context):
         if padding.change is None:
             context.notes.append(f"leaks from padding were not checked for the {padding.source}")
@@ -172,6 +174,16 @@ def padding_leak(context: RuleContext) -> Iterator[Finding]:
                 "operation across tokens: attention, norms over tokens, pooling",
                 {"change": padding.change, "mask": padding.source, **_gate_evidence(context)},
             )  # fmt: skip
+            leaks = True
+    values, count = (0.0, 0.0) if leaks else batch_norm_changes(context) or (0.0, 0.0)
+    if max(values, count) > NOTICEABLE_CHANGE:
+        reason = "the values" if values > NOTICEABLE_CHANGE else "the number"
+        yield Finding(
+            "padding_leak", "warning" if values > NOTICEABLE_CHANGE else "info", "",
+            f"in train mode, {reason} of masked tokens change the output of valid tokens through "
+            "the statistics of a batch norm; normalize the valid tokens only, or use another norm",
+            {"change": max(values, count), "mode": "train"},
+        )  # fmt: skip
 
 
 def _main_stream(context: RuleContext) -> list[AddAnalysis]:

@@ -28,6 +28,7 @@ def missing_final_norm(context: RuleContext) -> Iterator[Finding]:
         ):
             continue
         applies = any(r.kind in TRANSFORMER_KINDS for r in rows) and not last.add.is_gated
+        applies &= context.is_used(last.add.node)  # global tokens may end with the last layer
         if not applies or last.has_post_norm or last.activation_after:
             continue
         raw = _find_raw_readers(context, last)

@@ -155,7 +155,9 @@ def _find_zero_guards(context: RuleContext, norm: Norm) -> Iterator[_ZeroGuard]:
         node = context.graph[index]
         is_added = node.op in ("add", "sub")
         if node.op in ZERO_GUARD_OPS and (not is_added or len(node.inputs) == 1):
-            values = [o.value for o in node.operands if o.node not in node.inputs and o.value != 0]
+            others = [o for o in node.operands if o.node not in node.inputs]
+            known = [context.graph[o.node].value if o.kind == "node" else o.value for o in others]
+            values = [value for value in known if value != 0]
             values += [node.detail["min"]] if "min" in node.detail else []
             for value in values:
                 yield _ZeroGuard(index, node.dtype, abs(value) if value else None, is_added)

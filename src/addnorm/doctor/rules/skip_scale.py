@@ -1,10 +1,8 @@
 """Rules `scale_on_branch` and `scale_without_init`: incomplete scales of residual connections."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from statistics import median
-
-from torch import Tensor
 
 from addnorm.doctor.analysis.results import AddAnalysis
 from addnorm.doctor.analysis.weight_roles import FUSED_QKV, find_weight_roles
@@ -13,6 +11,7 @@ from addnorm.doctor.report import Finding
 from addnorm.doctor.rule_context import RuleContext
 from addnorm.doctor.rules.base import rule
 from addnorm.doctor.rules.probing.open_gates import negligible_branches
+from addnorm.doctor.rules.scaled_init import check_init_flags, check_scaled_init
 
 MIN_EXPLICIT_SCALE = 1.05
 """Smallest factor on a branch that counts as written on purpose, above rounding."""
@@ -31,8 +30,6 @@ MIN_NORM_FREE_BLOCKS = 4
 """Fewest blocks of a Transformer without norms that is checked."""
 MIN_SCALED_BLOCKS = 2
 """Fewest blocks with the same learned scale that are compared."""
-SAME_DEVIATION = 0.1
-"""Relative difference up to which two standard deviations count as equal."""
 
 
 @rule("scale_on_branch")
@@ -73,7 +70,8 @@ def scale_without_init(context: RuleContext) -> Iterator[Finding]:
         _check_scale_norm,
         _check_branch_gains,
         _check_skip_gains,
-        _check_residual_init,
+        check_scaled_init,
+        check_init_flags,
         _check_norm_free,
         _check_norm_gains,
     )
@@ -215,56 +213,6 @@ def _check_skip_gains(context: RuleContext) -> Finding | None:
         context.module_path(learned[0][0]), message,
         {"scales": len(learned), "start": values[0]},
     )  # fmt: skip
-
-
-def _check_residual_init(context: RuleContext) -> Finding | None:
-    """Check that 1 / sqrt(N) on the last matrices of branches applies to all kinds of branches."""
-    last: dict[str, list[Tensor]] = {}
-    others: list[Tensor] = []
-    blocks = [b for b in context.blocks if b.kind in ("self-attention", "feed-forward")]
-    for block in blocks:
-        for name, role in find_weight_roles(context.analysis, block).items():
-            weight = context.weights[name].detach().float()
-            if weight.dim() == 2 and min(weight.shape) > 1:
-                is_last = role in ("out", "ffn_out")
-                (last.setdefault(block.kind, []) if is_last else others).append(weight)
-    if len(last) < 2 or not others or min(map(len, last.values())) < MIN_SCALED_BLOCKS:
-        return None
-    # Initializations by fan-in or by both fans give each shape its own deviation, which may be
-    # 1 / sqrt(N) of another by chance.
-    units: tuple[Callable[[Tensor], float], ...] = (
-        lambda w: 1.0,
-        lambda w: 1 / math.sqrt(w.shape[1]),
-        lambda w: 1 / math.sqrt(w.shape[0]),
-        lambda w: 1 / math.sqrt(sum(w.shape)),
-    )
-    ratios, *by_fan = (_relative_deviations(last, others, unit=unit) for unit in units)
-    is_explained = any(
-        all(math.isclose(r, 1, rel_tol=SAME_DEVIATION) for r in each.values()) for each in by_fan
-    )
-    expected = 1 / math.sqrt(len(blocks))
-    scaled = [k for k, r in ratios.items() if math.isclose(r, expected, rel_tol=SAME_DEVIATION)]
-    plain = [k for k, r in ratios.items() if math.isclose(r, 1, rel_tol=SAME_DEVIATION)]
-    if not scaled or not plain or is_explained:
-        return None
-    return Finding(
-        "scale_without_init", "warning", context.module_path(blocks[0]),
-        f"the last matrices of the {scaled[0]} branches start with {expected:.2f} = 1 / sqrt("
-        f"{len(blocks)}) of the usual deviation, as in GPT-2, those of the {plain[0]} branches "
-        "with all of it; scale the last matrix of every branch",
-        {**ratios, "expected": expected},
-    )  # fmt: skip
-
-
-def _relative_deviations(
-    last: dict[str, list[Tensor]], others: list[Tensor], *, unit: Callable[[Tensor], float]
-) -> dict[str, float]:
-    """Return the deviation of the last matrices relative to the others, in units of each shape."""
-    base = median(float(w.std()) / unit(w) for w in others)
-    return {
-        kind: median(float(w.std()) / unit(w) for w in weights) / base if base else 0.0
-        for kind, weights in last.items()
-    }
 
 
 def _check_norm_free(context: RuleContext) -> Finding | None:

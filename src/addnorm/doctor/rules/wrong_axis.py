@@ -6,6 +6,7 @@ the stream, (B, C, H, W)       more than one side of the image; channels are the
 queries and keys               the axis that their product sums over
 """
 
+import math
 from collections.abc import Iterator
 
 from addnorm.doctor.analysis.norms import FEATURE_NORMS, Norm
@@ -124,10 +125,45 @@ def _iter_wrong_query_key_norms(
         if len(operands) != 2 or not all(sources) or sources[0] == sources[1]:
             continue
         summed = _summed_size(graph, index)
-        for (norm,) in sources:
-            sizes = [graph[norm.source].shape[axis] for axis in norm.axes or ()]
-            if len(sizes) == 1 and summed > 1 and sizes[0] % summed:
+        for (norm,), operand in zip(sources, operands, strict=True):
+            # The result has the shape that is reduced; heads may be split after the source.
+            sizes = [graph[norm.node].shape[axis] for axis in norm.axes or ()]
+            if summed < 2:
+                continue
+            if len(sizes) == 1 and sizes[0] % summed:
                 yield norm, "heads or tokens of queries and keys, not features"
+            elif len(sizes) > 1 and _has_token_axis(graph, index, sizes=sizes, summed=summed):
+                yield norm, "tokens as well as features of queries and keys"
+            elif math.prod(sizes) > summed and _has_gain_per_head(
+                context, norm, operand=operand, size=summed
+            ):
+                yield norm, "all heads, although its gain has the features of one head"
+
+
+def _has_token_axis(graph: Graph, index: int, *, sizes: list[int], summed: int) -> bool:
+    """Return whether a norm of queries or keys over several axes includes that of the tokens.
+
+    Axes are known by their sizes here; those of the other axes of the scores may be heads.
+    """
+    shape = graph[index].shape
+    queries = graph[_score_operands(graph, index)[0]].shape
+    tokens = {queries[-2]} if graph[index].op in ATTENTION else set(shape[-2:])
+    rest = list(sizes)
+    if summed in rest:
+        rest.remove(summed)
+    heads = set(queries[:-2])
+    return any(size in tokens and size not in heads for size in rest)
+
+
+def _has_gain_per_head(context: RuleContext, norm: Norm, *, operand: int, size: int) -> bool:
+    """Return whether the result of a norm is multiplied by a gain with the features of one head."""
+    graph = context.graph
+    between = graph.nodes_between(norm.node, operand) if operand != norm.node else {norm.node}
+    return any(
+        graph[i].op == "mul" and context.weights[name].numel() == size
+        for i in between
+        for name in context.weight_names(i, include_slices=False)
+    )
 
 
 def _score_operands(graph: Graph, index: int) -> list[int]:

@@ -14,11 +14,19 @@ from addnorm.report.html.page import Column, Facts, Part
 from addnorm.train.schedules.base import recommended_schedule
 from addnorm.wirings.base import registry as wirings
 
+UNREGISTERED = (
+    "not drawn: the wiring is not registered in this process. Import the module that registers it."
+)
+
 
 def build_arm_cards(study: Study) -> list[Part]:
     """Return a column with diagram and facts for each arm."""
     columns: list[Part] = []
     for arm in study.spec.arms():
+        if not wirings.can_resolve(arm.wiring):
+            facts = {"wiring": arm.wiring, "diagram": UNREGISTERED}
+            columns.append(Column((Facts(arm.name, facts),)))
+            continue
         card = wirings.card(wirings.resolve(arm.wiring).name)
         facts = {
             "wiring": arm.wiring,
@@ -26,7 +34,7 @@ def build_arm_cards(study: Study) -> list[Part]:
             "formula": format_formula(card.formula),
             "paper": card.paper,
         }
-        if has_norms(arm.wiring):
+        if has_norms(arm.wiring) and norms.can_resolve(arm.norm):
             norm = norms.card(norms.resolve(arm.norm).name)
             facts |= {
                 "norm N": f"{arm.norm}: {format_formula(norm.formula)}",

@@ -1,8 +1,10 @@
 """Which cells a chart shows together: all arms at one setting, or each arm at its best."""
 
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import fmean, pvariance
 
 from addnorm.comparison.analysis.study import CellOutcome, Study
 from addnorm.comparison.analysis.summary import Setting
@@ -56,20 +58,22 @@ def build_selections(study: Study) -> list[Selection]:
 
 
 def find_most_contrasting(study: Study, selections: Sequence[Selection]) -> Selection:
-    """Return the selection that separates the arms best.
+    """Return the selection at which the arms differ most.
 
-    It has the most even split into arms that trained and arms that did not. Ties go to the
-    selection with more trained arms, then to the greater depth.
+    That is the largest variance over arms of their progress, from 0 for arms that did not train to
+    1 for the best cell. Selections that differ little count as equal; then more progress decides,
+    then the greater depth.
     """
-    trained = {
-        (each.cell.arm, each.cell.depth, *each.cell.setting)
-        for each in study.cells
-        if each.state == "trained"
-    }
+    by_setting: dict[tuple[Arm, CellSetting], list[float]] = {}
+    for each in study.cells:
+        if each.state != "waiting":
+            key = (each.cell.arm, (each.cell.depth, *each.cell.setting))
+            by_setting.setdefault(key, []).append(study.progress(each))
 
-    def rank(selection: Selection) -> tuple[int, int, int]:
-        count = sum((arm, *setting) in trained for arm, setting in selection.settings.items())
-        return min(count, len(selection.settings) - count), count, selection.depth
+    def rank(selection: Selection) -> tuple[float, float, int]:
+        arms = [by_setting[key] for key in selection.settings.items() if key in by_setting]
+        values = [fmean(values) for values in arms]
+        return round(pvariance(values or [0.0]), 2), round(math.fsum(values)), selection.depth
 
     return max(selections, key=rank)
 

@@ -173,9 +173,10 @@ def _summary_values(study: Study, line: ArmSummary) -> dict[str, Any]:
         fields = asdict(estimate) if estimate is not None else {}
         values |= {
             f"{name}_mean": fields.get("mean"),
-            f"{name}_half_95": fields.get("half"),
+            f"{name}_half": fields.get("half"),
             f"{name}_count": fields.get("count"),
         }
+    values["confidence_level"] = study.spec.confidence_level
     return values | {"speed": line.speed, "reference": line.reference, "memory": line.memory}
 
 

@@ -114,7 +114,8 @@ def _spec(study: Study) -> dict[str, str]:
 def _environment(study: Study) -> dict[str, str]:
     if study.shared_data is None:
         return {"machine": "unknown: the comparison has not started"}
-    return {**study.shared_data.machine, **study.shared_data.versions}
+    plugins = {f"plugin {name}": digest for name, digest in study.shared_data.plugins.items()}
+    return {**study.shared_data.machine, **study.shared_data.versions, **plugins}
 
 
 def _data(study: Study) -> dict[str, str]:

@@ -2,11 +2,12 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from addnorm.comparison.analysis.study import Study
 from addnorm.comparison.callbacks import ComparisonCallback
 from addnorm.comparison.engines.base import Engine
+from addnorm.comparison.extend import Budget
 from addnorm.comparison.parse import parse_comparison
 from addnorm.comparison.run import run_comparison
 from addnorm.comparison.spec import Comparison
@@ -19,6 +20,8 @@ def compare(
     *,
     engine: Engine | None = None,
     callback: ComparisonCallback | None = None,
+    until: Literal["decided"] | None = None,
+    budget: Budget | str | None = None,
 ) -> Study:
     """Train every cell of a comparison and write `result.json` and `report.html`.
 
@@ -30,6 +33,9 @@ def compare(
         folder: output folder; an unfinished comparison with the same spec in it is resumed
         engine: where the cells run; by default one process per core or GPU of this machine
         callback: receives the progress of the comparison
+        until: `decided` adds seeds to the arms that are too close to the best one
+        budget: limit of the added seeds: cells such as "40", or a time such as "30m"; by default
+            as many cells as the comparison has
 
     Returns:
         The study: the state of each cell, a summary of each arm and a verdict.
@@ -38,6 +44,10 @@ def compare(
         UserError: the spec is not valid, or the folder contains something else
     """
     spec = spec if isinstance(spec, Comparison) else parse_comparison(spec)
-    study = run_comparison(spec, folder, engine=engine, callback=callback)
+    if isinstance(budget, str):
+        budget = Budget.parse(budget)
+    study = run_comparison(
+        spec, folder, engine=engine, callback=callback, until=until, budget=budget
+    )
     write_comparison_report(folder)
     return study

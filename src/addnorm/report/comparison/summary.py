@@ -27,15 +27,12 @@ def build_summary_section(study: Study, styles: dict[str, ArmStyle]) -> list[Par
 
 
 def _row(line: ArmSummary, styles: dict[str, ArmStyle], score_digits: int) -> list[object]:
-    best = "none trained" if line.best is None else line.best.format()
-    if line.best is not None and not line.whole:
-        best += " (not every seed)"
     return [
         styles[line.arm.name],
         str(line.depth),
         OutcomeCounts(line.states),
         _format_ranges(line.stable),
-        Markup(", ").join(map(_no_wrap, best.split(", "))),
+        Markup(", ").join(map(_no_wrap, line.format_best().split(", "))),
         _format_estimate(line.loss),
         _format_estimate(line.score, digits=score_digits),
         "best" if line.leads else _format_gap(line),
@@ -80,19 +77,27 @@ def _use_nonbreaking_spaces(text: str) -> str:
 
 def _explain_columns(study: Study) -> str:
     """Explain the columns; sentences that do not apply to this comparison are left out."""
-    seeds = study.spec.seeds
+    seeds = max((line.loss.count for line in study.summary if line.loss), default=1)
+    level = f"{100 * study.spec.confidence_level:.4g} %"
+    looks = []
+    if study.spec.num_looks:
+        looks.append(
+            f"Seeds were added {study.spec.num_looks} times after looking at the results; the "
+            "intervals are wider to allow for that."
+        )
     sentences = [
         "Cells: number of training runs by outcome; the stability map explains the symbols.",
         "Stable learning rates: those at which every seed trained.",
         "Best setting: of the settings at which the most seeds trained, the one with the lowest "
-        "mean validation loss.",
+        "mean validation loss. Highest or lowest lr tried: a better one may lie outside.",
     ]
     if seeds > 1:
         sentences += [
-            f"± is the half-width of the 95 % interval (Student's t) over the seeds that trained, "
-            f"at most {seeds}.",
+            f"± is the half-width of the {level} interval (Student's t) over the seeds that "
+            f"trained, at most {seeds}.",
             "Gap to best: difference in loss from the best arm at this depth, paired by seed; "
-            "within noise means that its 95 % interval contains zero.",
+            f"within noise means that its {level} interval contains zero.",
+            *looks,
         ]
     else:
         sentences.append("With one seed, the noise between seeds is unknown and no ± is given.")

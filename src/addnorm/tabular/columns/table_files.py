@@ -5,6 +5,8 @@ from the first lines, and Arrow infers the column types. `read_table` returns th
 `read_table_chunks` can parse later files of the same table in the same way.
 """
 
+import io
+import os
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -35,6 +37,8 @@ BLOCK_BYTES = 1 << 24
 """Bytes per block of the CSV reader."""
 MAX_FRAME_ROWS = 1 << 14
 """Rows per frame when a table is read in chunks."""
+MEMORY_PER_TABLE_BYTE = 4
+"""Bytes of memory per byte of a table; a short CSV cell becomes a number of 8 bytes."""
 SUPPORTED_FORMATS = ("csv", "tsv", "parquet", "arrow")
 TEXT_FORMATS = ("csv", "tsv")
 MAX_LINE_BYTES, MAX_SAMPLE_LINES = 1 << 16, 200
@@ -62,11 +66,16 @@ def read_table(
     path, csv_types = Path(path), dict[str, str]()
     with _arrow_errors(path), open_text(path) as file:
         if _table_format(path) in TEXT_FORMATS:
-            table = pyarrow.csv.read_csv(file, **_csv_options(path, dict(types or {})))
+            reader = _LimitedReader(path, file)
+            table = pyarrow.csv.read_csv(reader, **_csv_options(path, dict(types or {})))
             _check_columns(path, table)
             csv_types = {field.name: str(field.type) for field in table.schema}
         else:
-            batches = list(_read_batches(path, file, {}))
+            batches, size = [], 0
+            for batch in _read_batches(path, file, {}):
+                batches.append(batch)
+                size += batch.nbytes
+                _check_size(path, size)
             table = pyarrow.Table.from_batches(batches) if batches else pyarrow.table({})
             _check_columns(path, table)
     if not len(table):
@@ -92,6 +101,34 @@ def read_table_chunks(path: str | Path, types: Mapping[str, str] | None = None) 
                 yield _to_frame(chunk)
     if not rows:
         raise _empty_table_error(path)
+
+
+class _LimitedReader(io.RawIOBase):
+    """File that is read up to the limit of `_check_size`; a small compressed file may hold more."""
+
+    def __init__(self, path: Path, file: Any) -> None:
+        self.path, self.file, self.size = path, file, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        data = self.file.read(len(buffer))
+        buffer[: len(data)] = data
+        self.size += len(data)
+        _check_size(self.path, self.size)
+        return len(data)
+
+
+def _check_size(path: Path, size: int) -> None:
+    """Raise `UserError` if a table of this many bytes would not fit into memory."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    limit = memory // MEMORY_PER_TABLE_BYTE
+    if size > limit:
+        raise UserError(
+            f"{path}: expected at most {limit >> 20:,} MB of table, 1 / {MEMORY_PER_TABLE_BYTE} of "
+            "the memory of this machine, got more; use fewer rows or columns"
+        )
 
 
 def _to_frame(table: Any) -> Any:

@@ -96,6 +96,9 @@ class Optimizer:
             part.zero_grad()
 
 
+registry.base = Optimizer
+
+
 def is_sharded(model: WiredModule) -> bool:
     """Return whether FSDP has sharded the parameters."""
     if not torch.distributed.is_initialized():

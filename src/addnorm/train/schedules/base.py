@@ -103,6 +103,9 @@ class Schedule(ABC):
             )
 
 
+registry.base = Schedule
+
+
 def noam_peak(dim: int, *, warmup: int, k: float = 1.0) -> float:
     """Return k / sqrt(dim * warmup), the peak of `inverse_sqrt` in Vaswani et al. 2017.
 

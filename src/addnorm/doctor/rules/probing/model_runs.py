@@ -26,11 +26,21 @@ LONG_TOKENS, SHORT_TOKENS = 64, 16
 """Inputs with at least LONG_TOKENS tokens are first tried with SHORT_TOKENS, which is faster."""
 
 
-def run_model(context: RuleContext, example: Any) -> Tensor | None:
-    """Return the main output for an example with closed gates opened; None if the model fails."""
+def run_model(
+    context: RuleContext, example: Any, *, batch_statistics: bool = False
+) -> Tensor | None:
+    """Return the main output for an example with closed gates opened; None if the model fails.
+
+    Args:
+        context: the traced model
+        example: positional and keyword inputs
+        batch_statistics: let batch norms use the statistics of the batch, as in training
+    """
     raise_if_interrupted()
     model = context.trace.model
     model.eval()
+    if batch_statistics:
+        set_train_mode(model, False)
     if context.trace.guard is not None:
         context.trace.guard.restore()
     try:

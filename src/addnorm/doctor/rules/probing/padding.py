@@ -53,7 +53,7 @@ def iter_padding_changes(context: RuleContext) -> Iterator[PaddingChange]:
         flat = flat_mask(mask)
         if flat is None or flat.shape[1] < MIN_TOKENS:
             continue
-        tokens = _find_masked_tokens(context, names, mask_name=name)
+        tokens = find_masked_tokens(context, names, mask_name=name)
         if (tokens is None and checked) or tokens in checked:
             continue
         change = None if tokens is None else _mask_change(context, mask_name=name, tokens=tokens)
@@ -74,7 +74,7 @@ def iter_padding_changes(context: RuleContext) -> Iterator[PaddingChange]:
 # masks
 
 
-def _find_masked_tokens(
+def find_masked_tokens(
     context: RuleContext, names: dict[str, Tensor], *, mask_name: str
 ) -> str | None:
     """Return the input whose tokens a mask hides.

@@ -1,0 +1,139 @@
+"""Plugins that a comparison uses: recorded by digest, and loaded again in the process of a cell.
+
+How a class reaches another process depends on where it was defined:
+
+- in a module of an installed package: imported by name;
+- in a Python file: its source is sent along, so that the file need not exist on the other machine;
+- in a script or notebook (`__main__`): the class itself is sent, by cloudpickle. It lives in memory
+  only; nothing that is read from a file is unpickled.
+"""
+
+import hashlib
+import inspect
+import re
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from types import CodeType, FunctionType, ModuleType
+from typing import Any
+
+from addnorm.core.cards import Card
+from addnorm.core.errors import UserError
+from addnorm.core.registry import Registry, find_registry, register
+from addnorm.plugins.loading import FILE_MODULE_PREFIX, load_plugin, load_source
+
+CARD_FIELDS = ("name", "title", "formula", "paper", "summary", "needs", "reduces_to", "undefined")
+"""Fields of a card that its author writes; the registry reads the others from the class."""
+
+
+@dataclass(frozen=True)
+class Plugin:
+    """Code that registers members; picklable, so that another process can load it."""
+
+    name: str
+    """Module, path of a file, or the member's name if it was defined in a script or notebook."""
+    digest: str
+    """Hash of the source."""
+    version: str = ""
+    """Version of the installed package, if it has one."""
+    source: str = ""
+    """Content of a plugin file."""
+    pickled: bytes = b""
+    """Card and class of a member of a script or notebook."""
+
+    def load(self) -> None:
+        """Register the members in this process, unless they are registered already."""
+        if self.pickled:
+            import cloudpickle
+
+            card, member = cloudpickle.loads(self.pickled)
+            # A child process may have run the script itself, as `__mp_main__`.
+            if card.name not in find_registry(member):
+                register(card)(member)
+        elif self.source:
+            load_source(Path(self.name), self.source)
+        else:
+            load_plugin(self.name)
+
+    @property
+    def record(self) -> dict[str, str]:
+        """What a study stores about the plugin."""
+        return {"name": self.name, "version": self.version, "digest": self.digest}
+
+
+def find_plugins(text: str, registries: Iterable[Registry[Any]]) -> tuple[Plugin, ...]:
+    """Return the plugins whose members a text names.
+
+    Args:
+        text: call strings, such as a spec as JSON
+        registries: the families to search
+    """
+    words = set(re.findall(r"\w+", text))
+    plugins: dict[str, Plugin] = {}
+    for registry in registries:
+        for name in words.intersection(registry):
+            member = registry.member(name)
+            if not is_builtin(member):
+                plugin = describe_plugin(member, registry.card(name))
+                plugins[plugin.name] = plugin
+    return tuple(plugins[name] for name in sorted(plugins))
+
+
+def is_builtin(member: object) -> bool:
+    """Return whether a member belongs to addnorm itself."""
+    return str(getattr(member, "__module__", "")).startswith("addnorm.")
+
+
+def describe_plugin(member: Any, card: Card | None = None) -> Plugin:
+    """Return the plugin that defines a class or function.
+
+    Args:
+        member: the class or function
+        card: card of a registered class, needed if it was defined in a script or notebook
+    """
+    module = sys.modules.get(member.__module__)
+    if module is None or member.__module__ in ("__main__", "__mp_main__"):
+        return _describe_by_value(member, card)
+    file = getattr(module, "__file__", None)
+    if file is None:
+        return _describe_by_value(member, card)
+    source = Path(file).read_text(encoding="utf-8") if Path(file).is_file() else ""
+    source = source or inspect.getsource(module)
+    digest = hashlib.sha256(source.encode()).hexdigest()[:16]
+    if member.__module__.startswith(FILE_MODULE_PREFIX):
+        return Plugin(str(file), digest, source=source)
+    return Plugin(member.__module__, digest, version=_find_version(module))
+
+
+def _describe_by_value(member: Any, card: Card | None) -> Plugin:
+    try:
+        import cloudpickle
+    except ImportError:
+        raise UserError(
+            f"{member.__name__} is defined in a script or notebook; install cloudpickle, or move "
+            "it into a file and use --plugin FILE"
+        ) from None
+    functions = [each for each in vars(member).values() if isinstance(each, FunctionType)]
+    parts = [part for each in functions for part in _iter_code(each.__code__)]
+    digest = hashlib.sha256(repr((card, parts)).encode()).hexdigest()[:16]
+    plain = Card(**{f: getattr(card, f) for f in CARD_FIELDS}) if card else None
+    return Plugin(member.__name__, digest, pickled=cloudpickle.dumps((plain, member)))
+
+
+def _iter_code(code: CodeType) -> Iterator[object]:
+    """Yield what a function does, without addresses, so that equal code gives equal digests."""
+    yield code.co_name, code.co_code, code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _iter_code(constant)
+        else:
+            yield constant
+
+
+def _find_version(module: ModuleType) -> str:
+    package = module.__name__.split(".")[0]
+    for name in metadata.packages_distributions().get(package, []):
+        return metadata.version(name)
+    return str(getattr(module, "__version__", ""))
