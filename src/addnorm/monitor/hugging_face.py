@@ -56,6 +56,7 @@ class MonitorCallback(TrainerCallback, ExportableState):
         self.monitor_state: dict[str, Any] | None = None
 
     def state(self) -> dict[str, Any]:
+        """Return what a checkpoint of the Trainer stores."""
         state = self.monitor_state if self.monitor is None else self.monitor.state_dict()
         folder = None if self.folder is None else str(self.folder)
         args = {"every": self.every, "folder": folder, "doctor": self.doctor}
@@ -64,6 +65,7 @@ class MonitorCallback(TrainerCallback, ExportableState):
     def on_train_begin(
         self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any
     ) -> None:
+        """Make the monitor of the model."""
         if self.monitor is not None:
             self.monitor.close()
         sinks = [*self.sinks]
@@ -83,11 +85,13 @@ class MonitorCallback(TrainerCallback, ExportableState):
         self.monitor.set_step(state.global_step)
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Write the look of the step before."""
         if self.monitor is not None:
             self._finish_look(args)
             self.monitor.set_step(state.global_step)
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
+        """Record losses, and undo the clipping of the pending look."""
         if self.monitor is None or not logs:
             return
         if "eval_loss" in logs:
@@ -96,6 +100,7 @@ class MonitorCallback(TrainerCallback, ExportableState):
             self._finish_look(args, logs.get("grad_norm"), logs["loss"])
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Close the monitor."""
         if self.monitor is not None:
             self._finish_look(args)
             self.monitor.close()
