@@ -200,6 +200,8 @@ def test_change_needs_eight_looks_six_deviations_and_a_factor_of_three():
     wild = [1.0, 4.0, 0.5, 3.0, 1.0, 5.0, 0.7, 2.0]
     assert diagnose_rows(make_rows("gradient_norm", [*wild, 9.0])) == []
     assert diagnose_rows(make_rows("gradient_norm", [*calm, 0.01])) == []  # falling is no news
+    assert diagnose_rows(make_rows("max_logit", [*calm, 9.0])) == []  # still small
+    assert len(diagnose_rows(make_rows("max_logit", [*calm, 11.0]))) == 1
 
 
 def test_many_changes_are_counted():

@@ -322,7 +322,7 @@ def test_model_that_changes_shape():
     with addnorm.Monitor(model, optimizer, every=2) as monitor:
         train(model, optimizer, monitor, steps=2)
         model.layers.append(nn.Linear(DIM, DIM))
-        with pytest.warns(MonitorWarning, match="other names or shapes since step 3") as seen:
+        with pytest.warns(MonitorWarning, match="other names or shapes since step 4") as seen:
             train(model, optimizer, monitor, steps=2)
     assert len(seen) == 1
     assert len(values(monitor, "stream_rms", step=2)) == 2

@@ -268,14 +268,15 @@ class Monitor:
             return
         with self._problems.guard("the measurement"):
             step = self._step + 1
-            if not self._meter.prepare(step):
+            due = is_due(step, self.every)
+            if not self._meter.prepare(step, is_due=due):
                 return
             if not self._meter.has_finite_gradients():
                 self._start_burst(step)
                 self._searches += 1
                 if self._searches <= MAX_NONFINITE_SEARCHES:
                     self._store.add(*self._meter.find_nonfinite(step))
-            if is_due(step, self.every) or step <= self._burst_end:
+            if due or step <= self._burst_end:
                 self._is_measured = True
                 self._learning_rates = self._read_learning_rate(step)
                 self._meter.measure(step, gradient_scale, updates=updates)

@@ -21,7 +21,7 @@ from addnorm.monitor.sites.planned_sites import PlannedSites, is_sharded
 from addnorm.monitor.sites.site_plan import Site
 from addnorm.monitor.watch_folder import write_facts
 
-LOGGER = logging.getLogger("addnorm.monitor")
+LOGGER = logging.getLogger(__package__)
 LOG_LEVELS = {"info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 MAX_COPIED_ENTRIES = 1 << 20
 """Entries of a weight that are copied to compute its update ratio."""
@@ -63,9 +63,15 @@ class SiteMeter:
         """The sites; empty until they are found."""
         return () if self._prepared is None else self._prepared.plan.sites
 
-    def prepare(self, step: int) -> bool:
-        """Find the sites if they are not known; return whether they are."""
-        if self._prepared is not None and not self._prepared.has_changed():
+    def prepare(self, step: int, *, is_due: bool = True) -> bool:
+        """Find the sites if they are not known, or have changed; return whether they are known.
+
+        Args:
+            step: number of the step
+            is_due: whether the step is measured; others skip the check for changes, which takes
+                longer than all else in them
+        """
+        if self._prepared is not None and not (is_due and self._prepared.has_changed()):
             return True
         if self._prepared is not None:
             self.warn(

@@ -16,6 +16,10 @@ MIN_FACTOR = 3.0
 """A change is at least this many deviations and this factor away from the median."""
 
 
+MIN_RISEN_VALUES = {"max_logit": 10.0}
+"""Values that a metric must reach for its rise to count; small logits grow in every run."""
+
+
 @dataclass
 class Series:
     """Values of one metric at one site, in order of the step."""
@@ -97,7 +101,8 @@ def find_changes(series: Series, *, upward: bool) -> list[Change]:
         deviation = 1.4826 * median(abs(each - center) for each in past)
         distance = value - center if upward else center - value
         is_far = value >= MIN_FACTOR * center if upward else value <= center / MIN_FACTOR
-        if not is_far or center <= 0 or distance <= 0:
+        is_small = upward and value < MIN_RISEN_VALUES.get(series.name, 0.0)
+        if not is_far or is_small or center <= 0 or distance <= 0:
             continue
         deviations = distance / deviation if deviation > 0 else math.inf
         if deviations >= MIN_DEVIATIONS:
