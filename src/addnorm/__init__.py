@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from addnorm.comparison import Comparison, Study
+    from addnorm.comparison.tasks.function_cell import Cell
+    from addnorm.comparison.tasks.function_registry import task
     from addnorm.core import Card, UserError
     from addnorm.core.registry import register
     from addnorm.interop import from_hf
@@ -30,6 +32,7 @@ __version__ = "0.1.0"
 # Where each public name lives. They are imported on first use, so that `import addnorm` and
 # `addnorm --help` do not wait for torch.
 _HOME = {
+    "Cell": "addnorm.comparison.tasks.function_cell",
     "Classifier": "addnorm.models",
     "Comparison": "addnorm.comparison",
     "Config": "addnorm.models",
@@ -58,6 +61,7 @@ _HOME = {
     "from_hf": "addnorm.interop",
     "load": "addnorm.models",
     "make_norm": "addnorm.norms",
+    "task": "addnorm.comparison.tasks.function_registry",
 }
 _PACKAGES = (
     *("core", "norms", "wirings", "sublayers", "stacks", "models", "data", "measure", "doctor"),
@@ -66,6 +70,7 @@ _PACKAGES = (
 
 __all__ = [
     "Card",
+    "Cell",
     "Classifier",
     "Comparison",
     "Config",
@@ -94,6 +99,7 @@ __all__ = [
     "load",
     "make_norm",
     "register",
+    "task",
 ]
 
 

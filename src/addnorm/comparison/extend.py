@@ -145,13 +145,16 @@ def next_learning_rate(lr: float, *, up: bool) -> float:
 
 
 def _make_grid(arm: Arm, depth: int, warmup: int | None, lr: float) -> Grid:
-    return Grid(
-        wiring=(arm.wiring,),
-        norm=(arm.norm,),
-        depth=(depth,),
-        warmup=("own",) if warmup is None else (warmup,),
-        lr=(lr,),
-    )
+    values = {
+        "wiring": (arm.wiring,),
+        "norm": (arm.norm,),
+        "depth": (depth,),
+        "warmup": ("own",) if warmup is None else (warmup,),
+        "lr": (lr,),
+        "axes": {name: (value,) for name, value in arm.extras},
+    }
+    # The names were checked when the comparison was parsed.
+    return Grid.model_validate(values, context={"free_names": True})
 
 
 def describe_extension(extension: Extension, known: Sequence[object]) -> str:

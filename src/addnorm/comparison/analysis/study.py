@@ -5,7 +5,7 @@ while the comparison is running.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -18,7 +18,8 @@ from addnorm.comparison.outcomes import LossSummary, classify_outcome, progress
 from addnorm.comparison.parse import parse_comparison, read_spec
 from addnorm.comparison.shared_data import SharedData
 from addnorm.comparison.spec import Comparison
-from addnorm.comparison.tasks import Task, get_task
+from addnorm.comparison.tasks import Task, get_stored_task
+from addnorm.comparison.tasks.function import FunctionTask
 from addnorm.core.errors import UserError
 from addnorm.core.rows import Row
 from addnorm.tasks import Score
@@ -59,7 +60,7 @@ class Study:
         """Read the output folder of `addnorm compare`."""
         folder = Path(folder)
         spec = read_comparison(folder)
-        shared_data = SharedData.read(folder)
+        shared_data = _complete_baseline(folder, spec, SharedData.read(folder))
         results = {cell: CellResult.read(folder / files.CELLS / cell.name) for cell in spec.cells()}
         losses = [end.loss for end in results.values() if end is not None]
         best = min(filter(math.isfinite, losses), default=math.inf)
@@ -77,7 +78,7 @@ class Study:
     @property
     def task(self) -> Task:
         """Task of the comparison."""
-        return get_task(self.spec.task)
+        return get_stored_task(self.spec.task, self.shared_data)
 
     @property
     def complete(self) -> bool:
@@ -91,6 +92,8 @@ class Study:
         """
         if outcome.state != "trained" or self.shared_data is None:
             return 0.0
+        if math.isnan(self.shared_data.baseline):
+            return 1.0
         best = min(each.loss for each in self.cells if each.state == "trained")
         return progress(outcome.loss, baseline=self.shared_data.baseline, best=best)
 
@@ -103,7 +106,11 @@ class Study:
     def verdict(self) -> tuple[str, ...]:
         """Conclusions in plain sentences; the first two answer the comparison."""
         return build_verdict(
-            self.summary, self.cells, seeds=self.spec.seeds, level=self.spec.confidence_level
+            self.summary,
+            self.cells,
+            seeds=self.spec.seeds,
+            level=self.spec.confidence_level,
+            objective=self.task.objective,
         )
 
     def __str__(self) -> str:
@@ -141,6 +148,19 @@ def read_cell_rows(folder: Path, cell: Cell) -> list[Row]:
     if not (run / ROWS).exists():
         return []
     return list(read_run_rows(run))
+
+
+def _complete_baseline(
+    folder: Path, spec: Comparison, shared_data: SharedData | None
+) -> SharedData | None:
+    """Estimate the baseline from the cells if the task does not state it."""
+    if shared_data is None or not math.isnan(shared_data.baseline):
+        return shared_data
+    task = get_stored_task(spec.task, shared_data)
+    if not isinstance(task, FunctionTask):
+        return shared_data
+    rows = (read_cell_rows(folder, cell) for cell in spec.cells())
+    return replace(shared_data, baseline=task.estimate_baseline(rows))
 
 
 def _cell_state(result: CellResult | None, shared_data: SharedData | None, best: float) -> str:
