@@ -5,6 +5,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import torch
+
 from addnorm.comparison.cell_job import Heartbeat
 from addnorm.core.errors import UserError
 from addnorm.core.interrupts import StopFlag
@@ -167,15 +170,20 @@ def _is_train_loss(row: Row) -> bool:
 def to_number(name: str, value: Any) -> float:
     """Return a metric as a float; tensors and arrays with one element are accepted."""
     try:
-        return float(value)
+        return float(_to_scalar(value))
     except (TypeError, ValueError, RuntimeError):
         kind = type(value).__name__
         raise UserError(f"{name}: expected a number, got {value!r} of type {kind}") from None
 
 
+def _to_scalar(value: Any) -> Any:
+    # `float` of a tensor with a gradient warns.
+    return value.item() if isinstance(value, torch.Tensor | np.ndarray | np.generic) else value
+
+
 def _to_step(step: Any) -> int:
     try:
-        return operator.index(step.item() if hasattr(step, "item") else step)
+        return operator.index(_to_scalar(step))
     except (TypeError, ValueError, RuntimeError):
         raise UserError(f"step: expected an integer, got {step!r}") from None
 
