@@ -150,12 +150,12 @@ def compare(
         check_comparison(spec)
         sys.stdout.write(spec.to_yaml())
         return
-    from addnorm.cli.progress.comparison import make_comparison_reporter
     from addnorm.comparison.engines import make_engine
     from addnorm.core.errors import UserError
     from addnorm.core.interrupts import interrupt_exit_code
     from addnorm.report.comparison.exports import write_csvs, write_pngs
     from addnorm.report.comparison.run_and_report import compare as run_and_report
+    from addnorm.report.progress.comparison import make_comparison_reporter
 
     if budget is not None and until is None:
         raise UserError("--budget: expected --until decided; add it, or leave out --budget")

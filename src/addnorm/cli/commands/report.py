@@ -1,6 +1,7 @@
 """`addnorm report`: rebuild the page of a comparison, a run or claims from its rows."""
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -16,6 +17,18 @@ Csv = Annotated[
     bool, typer.Option("--csv", help="Also write cells, summary and rows as CSV (comparisons only)")
 ]
 
+Svg = Annotated[
+    Path | None,
+    typer.Option("--svg", metavar="DIR", help="Folder for the charts as SVG (comparisons only)"),
+]
+Pdf = Annotated[
+    Path | None,
+    typer.Option("--pdf", metavar="DIR", help="Folder for the charts as PDF (comparisons only)"),
+]
+Latex = Annotated[
+    bool, typer.Option("--latex", help="Also write the summary as summary.tex (comparisons only)")
+]
+
 
 def report(
     folder: Annotated[
@@ -24,6 +37,9 @@ def report(
     png: Png = None,
     csv: Csv = False,
     safe_csv: SafeCsv = False,
+    svg: Svg = None,
+    pdf: Pdf = None,
+    latex: Latex = False,
 ) -> None:
     """Rebuild the HTML page of a comparison, a run or claims."""
     from addnorm.claims.result import is_claims_folder
@@ -44,22 +60,45 @@ def report(
                 f"no comparison, run or claims in {folder}; use the output folder of `addnorm "
                 "compare`, `addnorm train` or `addnorm claims run`"
             )
-        if png is not None or csv or safe_csv:
-            raise UserError(f"--png, --csv: expected a comparison, got the run in {folder}")
+        if any((png, csv, safe_csv, svg, pdf, latex)):
+            raise UserError(
+                f"--png, --svg, --pdf, --csv, --latex: expected a comparison, got the run in "
+                f"{folder}"
+            )
         sys.stdout.write(f"{write_training_report(folder)}\n")
         return
-    for path in export(folder, png=png, csv=csv or safe_csv, safe_csv=safe_csv):
+    figures = {"png": png, "svg": svg, "pdf": pdf}
+    for path in export(folder, figures, csv=csv or safe_csv, safe_csv=safe_csv, latex=latex):
         sys.stdout.write(f"{path}\n")
 
 
-def export(folder: Path, *, png: Path | None, csv: bool, safe_csv: bool = False) -> list[Path]:
-    """Write the page of a comparison, and its PNG and CSV exports; return the paths."""
+def export(
+    folder: Path,
+    figures: Mapping[str, Path | None],
+    *,
+    csv: bool = False,
+    safe_csv: bool = False,
+    latex: bool = False,
+) -> list[Path]:
+    """Write the page of a comparison and its exports; return the paths.
+
+    Args:
+        folder: folder of the comparison
+        figures: folder of the charts by format: png, svg or pdf
+        csv: whether to write tables as CSV
+        safe_csv: whether texts that a spreadsheet would run get an apostrophe before them
+        latex: whether to write the summary as a LaTeX table
+    """
     from addnorm.comparison.analysis.study import Study
-    from addnorm.report.comparison.exports import write_csvs, write_pngs
+    from addnorm.report.comparison.exports import write_csvs, write_figures
     from addnorm.report.comparison.page import write_comparison_report
+    from addnorm.report.tables.latex import write_latex
 
     study = Study.open(folder)
     paths = [write_comparison_report(folder)]
-    paths += write_pngs(study, png) if png is not None else []
+    for kind, target in figures.items():
+        if target is not None:
+            paths += write_figures(study, target, kind=kind)  # type: ignore[arg-type]
     paths += write_csvs(study, folder, escape_formulas=safe_csv) if csv else []
+    paths += [write_latex(study, folder)] if latex else []
     return paths

@@ -8,8 +8,16 @@ import math
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from addnorm.comparison import folder_layout as files
+from addnorm.comparison.analysis.frames import (
+    Library,
+    cell_records,
+    make_frame,
+    row_records,
+    summary_records,
+)
 from addnorm.comparison.analysis.summary import ArmSummary, summarize
 from addnorm.comparison.analysis.verdict import build_verdict
 from addnorm.comparison.cell_result import CellResult
@@ -20,6 +28,7 @@ from addnorm.comparison.shared_data import SharedData
 from addnorm.comparison.spec import Comparison
 from addnorm.comparison.tasks import Task, get_stored_task
 from addnorm.comparison.tasks.function import FunctionTask
+from addnorm.core.display import render_html
 from addnorm.core.errors import UserError
 from addnorm.core.rows import Row
 from addnorm.tasks import Score
@@ -117,6 +126,56 @@ class Study:
         done = sum(each.state != "waiting" for each in self.cells)
         head = f"{self.spec.task} comparison in {self.folder}: {done} of {len(self.cells)} cells"
         return "\n".join([head, *(f"  {each}" for each in self.summary), *self.verdict])
+
+    def _repr_html_(self) -> str:
+        objective = self.task.objective
+        rows = [
+            (
+                line.arm.name,
+                line.depth,
+                ", ".join(f"{count} {state}" for state, count in line.states.items() if count),
+                line.format_best(),
+                objective.to_estimate(line.loss).format() if line.loss else "",
+                line.behind.format() if line.behind else "best" if line.leads else "",
+            )
+            for line in self.summary
+        ]
+        head = ("arm", "depth", "cells", "best setting", objective.label, "gap to best")
+        title = f"Comparison on {self.task.noun} in {self.folder}"
+        return render_html(title, self.verdict, head=head, rows=rows)
+
+    def best(self, depth: int | None = None) -> ArmSummary | None:
+        """Return the best arm with its best setting; None if none trained.
+
+        Args:
+            depth: the depth; by default the one with the best result
+        """
+        lines = [each for each in self.summary if each.leads and depth in (None, each.depth)]
+        return min(lines, key=lambda each: each.loss.mean if each.loss else math.inf, default=None)
+
+    def to_frame(self, *, library: Library = "pandas") -> Any:
+        """Return one row for each cell: settings, state, final metrics.
+
+        Args:
+            library: pandas or polars
+        """
+        return make_frame(cell_records(self), library)
+
+    def rows_to_frame(self, *, library: Library = "pandas") -> Any:
+        """Return all measured rows of all cells, with the settings of their cells.
+
+        Args:
+            library: pandas or polars
+        """
+        return make_frame(row_records(self), library)
+
+    def summary_to_frame(self, *, library: Library = "pandas") -> Any:
+        """Return one row for each arm and depth: best setting, means, half widths of intervals.
+
+        Args:
+            library: pandas or polars
+        """
+        return make_frame(summary_records(self), library)
 
     def rows(self, cell: Cell) -> list[Row]:
         """Return the measured rows of a cell; none if the cell has not started."""

@@ -15,6 +15,7 @@ UNKNOWN_STATES = {"crashed", "cut", "waiting"}
 """States that carry no information about training."""
 REFERENCE_WIRING = "pre_ln"
 """Wiring whose speed is 1 in the summary, if it takes part."""
+OWN_SCHEDULE = "own schedule"
 
 
 class EndedCell(Protocol):
@@ -277,3 +278,10 @@ def _median_rate(cells: Iterable[EndedCell]) -> float:
 def _median(values: Iterable[float]) -> float:
     values = list(values)
     return median(values) if values else math.nan
+
+
+def warmup_label(warmup: int | None) -> str:
+    """Return a warm-up as text; None stands for the arm's own schedule."""
+    if warmup is None:
+        return OWN_SCHEDULE
+    return f"warm-up {warmup}" if warmup else "no warm-up"

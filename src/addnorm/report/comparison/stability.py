@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from addnorm.comparison.analysis.study import CellOutcome, Study
+from addnorm.comparison.analysis.summary import OWN_SCHEDULE, warmup_label
 from addnorm.comparison.outcomes import STATES, VALIDATION_LOSS, Objective
 from addnorm.report.charts.base import CHART_CONFIG
 from addnorm.report.html.page import Chart
 from addnorm.report.theme import OUTCOME_MEANINGS, OUTCOME_SYMBOLS, ArmStyle
 
-OWN_SCHEDULE = "own schedule"
 CELL_WIDTH_PIXELS = 54
 """Width of a cell of the exported map."""
 MAX_PANEL_COLUMNS = 5
@@ -129,13 +129,6 @@ def build_stability_map(study: Study, styles: dict[str, ArmStyle]) -> StabilityM
     legend = [(s, OUTCOME_SYMBOLS[s], OUTCOME_MEANINGS[s]) for s in STATES if s in present]
     is_mixed = any(len({each.state for each in cells}) > 1 for cells in groups.values())
     return StabilityMap(panels, legend, is_mixed)
-
-
-def warmup_label(warmup: int | None) -> str:
-    """Return a warm-up as text; None stands for the arm's own schedule."""
-    if warmup is None:
-        return OWN_SCHEDULE
-    return f"warm-up {warmup}" if warmup else "no warm-up"
 
 
 def plot_stability_map(outcome_map: StabilityMap) -> Chart:

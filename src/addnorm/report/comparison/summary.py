@@ -5,9 +5,9 @@ import math
 from markupsafe import Markup
 
 from addnorm.comparison.analysis.study import Study
-from addnorm.comparison.analysis.summary import ArmSummary, StableRange
+from addnorm.comparison.analysis.summary import ArmSummary, StableRange, warmup_label
 from addnorm.comparison.statistics import Estimate
-from addnorm.report.comparison.stability import OutcomeCounts, warmup_label
+from addnorm.report.comparison.stability import OutcomeCounts
 from addnorm.report.format import MISSING
 from addnorm.report.html.page import Headline, Note, Part, Table
 from addnorm.report.theme import ArmStyle

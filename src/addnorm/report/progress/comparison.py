@@ -14,13 +14,13 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from addnorm.cli.progress.base import LOG_INTERVAL_SECONDS, ProgressReporter, format_time_left
 from addnorm.comparison.analysis.study import Study
 from addnorm.comparison.callbacks import ComparisonCallback
 from addnorm.comparison.cell_result import CellResult
 from addnorm.comparison.engines.base import Event
 from addnorm.comparison.grid import Cell
 from addnorm.comparison.outcomes import TRAINED_PROGRESS, VALIDATION_LOSS, progress
+from addnorm.report.progress.base import LOG_INTERVAL_SECONDS, ProgressReporter, format_time_left
 
 NUMERIC_COLUMNS_WIDTH = 32
 """Terminal columns taken by all columns of the table except the arm's name."""
