@@ -51,7 +51,6 @@ fix: $(DEV) ## Repair format and lint automatically
 bench: $(DEV) ## Run the benchmarks; LEDGER.md records the results
 	$(BIN)/python benchmarks/import_time.py
 	$(BIN)/python benchmarks/build_time.py
-	$(BIN)/python benchmarks/monitor_overhead.py
 	$(BIN)/addnorm bench
 
 docs: $(DEV) ## Regenerate pictures, README tables and docs/catalogue

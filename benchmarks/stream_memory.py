@@ -33,7 +33,9 @@ def main(sizes: list[int]) -> None:
         for size in sizes:
             text, corpus, run = folder / "text", folder / f"{size}", folder / f"{size}-run"
             write_text(text, size * 10**6)
-            conversion = measure_peak("data", "files", "--text", str(text), "-o", str(corpus))
+            conversion = measure_peak(
+                "data", "files", "--lines", "--text", str(text), "-o", str(corpus)
+            )
             text.unlink()
             training = measure_peak("train", "lm", f"data={corpus}", *SMALL, "-o", str(run))
             shutil.rmtree(corpus)

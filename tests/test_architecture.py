@@ -30,20 +30,9 @@ from tests.source_tree import (
 
 # A package imports only itself and the packages before it.
 PACKAGE_ORDER = (
-    *(
-        "core",
-        "plugins",
-        "kernels",
-        "norms",
-        "wirings",
-        "sublayers",
-        "stacks",
-        "models",
-        "data",
-        "measure",
-    ),
-    *("doctor", "decode", "tasks", "train", "tabular", "comparison", "claims", "report"),
-    *("interop", "bench", "cli"),
+    *("core", "plugins", "kernels", "norms", "wirings", "sublayers", "stacks", "models", "data"),
+    *("measure", "doctor", "monitor", "decode", "tasks", "train", "tabular", "comparison"),
+    *("claims", "report", "interop", "exporters", "bench", "cli"),
 )
 INDEPENDENT = {("wirings", "sublayers"), ("sublayers", "wirings")}
 """Pairs (importer, imported) that the order would allow and the design forbids."""
@@ -58,10 +47,13 @@ DYNAMIC_IMPORTERS = {
     "__init__.py": "public names are imported on first use",
     "bench/decode.py": "peers are optional and untyped",
     "bench/doctor.py": "peers are optional and untyped",
+    "bench/monitor.py": "peers are optional and untyped",
     "bench/tabular.py": "peers are optional and untyped",
     "bench/train.py": "peers are optional and untyped",
     "cli/__init__.py": "an empty `exec` resets the interpreter after an interrupted one",
     "data/readers/tables.py": "pyarrow is optional",
+    "exporters/ctranslate2/library.py": "ctranslate2 is optional and untyped",
+    "monitor/sinks.py": "packages of sinks are optional and untyped",
     "doctor/loading/targets.py": "the user names the module of a model",
     "plugins/loading.py": "the user names the module of a plugin",
     "plugins/plugin.py": "a class of a notebook is unpickled",

@@ -9,7 +9,18 @@ if TYPE_CHECKING:
     from addnorm.comparison.tasks.function_registry import task
     from addnorm.core import Card, UserError
     from addnorm.core.registry import register
-    from addnorm.interop import from_hf
+    from addnorm.exporters import export, fold
+    from addnorm.interop import (
+        AddnormConfig,
+        AddnormForCausalLM,
+        AddnormForMaskedLM,
+        AddnormForSeq2SeqLM,
+        AddnormForSequenceClassification,
+        from_hf,
+        save_hf,
+        to_hf,
+    )
+    from addnorm.loading import load
     from addnorm.models import (
         Classifier,
         Config,
@@ -18,8 +29,8 @@ if TYPE_CHECKING:
         PrefixLM,
         Seq2Seq,
         build,
-        load,
     )
+    from addnorm.monitor import Monitor
     from addnorm.norms import Norm, make_norm
     from addnorm.report.comparison.run_and_report import compare
     from addnorm.stacks import Decoder, Encoder, Stack
@@ -32,6 +43,11 @@ __version__ = "0.1.0"
 # Where each public name lives. They are imported on first use, so that `import addnorm` and
 # `addnorm --help` do not wait for torch.
 _HOME = {
+    "AddnormConfig": "addnorm.interop",
+    "AddnormForCausalLM": "addnorm.interop",
+    "AddnormForMaskedLM": "addnorm.interop",
+    "AddnormForSeq2SeqLM": "addnorm.interop",
+    "AddnormForSequenceClassification": "addnorm.interop",
     "Cell": "addnorm.comparison.tasks.function_cell",
     "Classifier": "addnorm.models",
     "Comparison": "addnorm.comparison",
@@ -43,6 +59,7 @@ _HOME = {
     "KVCache": "addnorm.sublayers",
     "LanguageModel": "addnorm.models",
     "MaskedLM": "addnorm.models",
+    "Monitor": "addnorm.monitor",
     "Norm": "addnorm.norms",
     "PrefixLM": "addnorm.models",
     "SelfAttention": "addnorm.sublayers",
@@ -58,17 +75,27 @@ _HOME = {
     "Wiring": "addnorm.wirings",
     "build": "addnorm.models",
     "compare": "addnorm.report.comparison.run_and_report",
+    "export": "addnorm.exporters",
+    "fold": "addnorm.exporters",
     "from_hf": "addnorm.interop",
-    "load": "addnorm.models",
+    "load": "addnorm.loading",
+    "save_hf": "addnorm.interop",
+    "to_hf": "addnorm.interop",
     "make_norm": "addnorm.norms",
     "task": "addnorm.comparison.tasks.function_registry",
 }
 _PACKAGES = (
     *("core", "norms", "wirings", "sublayers", "stacks", "models", "data", "measure", "doctor"),
-    *("decode", "tasks", "train", "tabular", "comparison", "claims", "report", "interop", "bench"),
+    *("monitor", "decode", "tasks", "train", "tabular", "comparison", "claims", "report"),
+    *("interop", "exporters", "bench"),
 )
 
 __all__ = [
+    "AddnormConfig",
+    "AddnormForCausalLM",
+    "AddnormForMaskedLM",
+    "AddnormForSeq2SeqLM",
+    "AddnormForSequenceClassification",
     "Card",
     "Cell",
     "Classifier",
@@ -81,6 +108,7 @@ __all__ = [
     "KVCache",
     "LanguageModel",
     "MaskedLM",
+    "Monitor",
     "Norm",
     "PrefixLM",
     "SelfAttention",
@@ -95,11 +123,15 @@ __all__ = [
     "__version__",
     "build",
     "compare",
+    "export",
+    "fold",
     "from_hf",
     "load",
     "make_norm",
     "register",
+    "save_hf",
     "task",
+    "to_hf",
 ]
 
 

@@ -220,8 +220,12 @@ def false_pre_ln_is_post_ln(good, noise):
 
 def deep_post_ln_fails(good, noise):
     """Rows with and without warm-up; the better setting counts."""
-    yield from cells({"pre_ln": 0.8, "post_ln": 0.05}, noise=noise)
-    yield from cells({"pre_ln": 0.9, "post_ln": 0.1 if good else 0.8}, noise=noise, warmup=40)
+    yield from cells({"pre_ln": 0.9, "post_ln": 0.05}, noise=noise)
+    yield from cells({"post_ln": 0.1 if good else 0.8}, noise=noise, warmup=40)
+
+
+def deep_post_ln_fails_on_multi30k(good, noise):
+    yield from cells({"pre_ln": 0.9, "post_ln": 0.05, "b2t": 0.7 if good else 0.1}, noise=noise)
 
 
 def rezero_is_faster(good, noise):
@@ -240,9 +244,9 @@ def six_layers_are_enough(good, noise):
 
 
 def post_ln_needs_warmup(good, noise):
-    cold = 0.2 if good else 0.9
-    yield from cells({"post_ln": cold, "pre_ln": 0.9}, noise=noise, study="adamw", depth=6)
-    yield from cells({"post_ln": 0.9, "pre_ln": 0.9}, study="adamw", depth=6, warmup=40)
+    for arm, cold in (("post_ln", 0.2 if good else 0.9), ("pre_ln", 0.9)):
+        yield from cells({arm: cold}, noise=noise, study=arm, depth=6)
+        yield from cells({arm: 0.9}, study=arm, depth=6, warmup=40)
 
 
 def shallow_post_ln_is_as_good(good, noise):
@@ -277,10 +281,20 @@ def fix_norm_helps_little_data(good, noise):
     yield from cells(fixed, study="fixnorm", noise=noise)
 
 
-def ft_transformer_first_norm(good, noise):
-    for table in ("diabetes", "waves"):
-        yield from cells({"pre_ln(first_norm=False)": 0.9}, study=table)
-        yield from cells({"pre_ln": 0.7 if good else 0.9}, study=table, noise=noise)
+def first_norm(*tables):
+    """Rows with and without the first norm."""
+
+    def made(good, noise):
+        for table in tables:
+            yield from cells({"pre_ln(first_norm=False)": 0.9}, study=table)
+            yield from cells({"pre_ln": 0.7 if good else 0.9}, study=table, noise=noise)
+
+    return made
+
+
+def rms_norm_equals_layer_norm_on_wikitext(good, noise):
+    yield from cells({"pre_ln": 0.9}, study="text")
+    yield from cells({"pre_ln rms": 0.9 if good else 0.5}, study="text", noise=noise)
 
 
 def attention_resists_corrupted_cells(good, noise):
@@ -326,6 +340,9 @@ def batch_norm_is_worse(good, noise):
 
 
 ROWS = {
+    "post_ln_needs_warmup_on_multi30k": post_ln_needs_warmup,
+    "ft_transformer_first_norm": first_norm("waves", "digits"),
+    "ft_transformer_first_norm_on_california": first_norm("table"),
     "ada_norm_beats_layer_norm": better("pre_ln ada", "norms"),
     "scale_norm_helps_little_data": better("pre_ln scale", "few"),
     **{
@@ -341,8 +358,8 @@ ROWS = {
             *(false_pre_ln_is_post_ln, deep_post_ln_fails, rezero_is_faster),
             *(six_layers_are_enough, post_ln_needs_warmup, shallow_post_ln_is_as_good),
             *(radam_replaces_warmup, rms_norm_equals_layer_norm, gain_and_bias_overfit),
-            *(fix_norm_helps_little_data, ft_transformer_first_norm),
-            attention_resists_corrupted_cells,
+            *(fix_norm_helps_little_data, attention_resists_corrupted_cells),
+            *(deep_post_ln_fails_on_multi30k, rms_norm_equals_layer_norm_on_wikitext),
             *(statistics_gradients_matter, dyt_helps_small_data, batch_norm_is_worse),
         )
     },

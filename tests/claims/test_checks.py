@@ -101,3 +101,25 @@ def test_estimate_over_seeds_has_interval():
 )
 def test_deciding_check_as_sentence(checks, sentence):
     assert Verdict(checks).why == sentence
+
+
+@pytest.mark.parametrize(
+    ("mean", "half", "text"),
+    [
+        (0.6665, 0.024, "0.67 ± 0.02"),
+        (-0.0006, 0.013, "0.00 ± 0.01"),
+        (6.448, 0.29, "6.4 ± 0.3"),
+        (9.6e-05, 6e-06, "9.6e-05 ± 6e-06"),
+        (1.0, 0.0, "1"),
+        (0.123456, None, "0.123"),
+        (470.0, 30.0, "4.7e+02 ± 3e+01"),
+    ],
+)
+def test_short_number_has_the_precision_of_its_interval(mean, half, text):
+    assert Check("", Estimate(mean, half, 3)).format_short() == text
+
+
+def test_short_exponential_has_its_interval():
+    assert Check("", Estimate(6.142, 0.39, 3)).format_short(exp=True) == "460 (310 to 690)"
+    assert Check("", Estimate(0.0, None, 1)).format_short(exp=True) == "1"
+    assert Check("", None).format_short() == "not measured"

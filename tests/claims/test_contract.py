@@ -1,13 +1,18 @@
 """Requirements on every claim: a card, three budgets and a working smoke run."""
 
+import re
+
 import pytest
 
 from addnorm.claims import BUDGETS, registry, run_claims
 from addnorm.claims.result import Result
 from addnorm.claims.training_claims import ComparisonClaim
 from addnorm.comparison.tasks import get_task
+from addnorm.norms.base import registry as norms
 from addnorm.report.charts.claims import plot_claim
 from addnorm.report.html.page import Chart
+from addnorm.wirings.base import registry as wirings
+from tests.claims.synthetic_rows import ROWS
 from tests.comparison.same_process_engine import SameProcessEngine
 
 
@@ -26,6 +31,26 @@ def test_claim_has_all_texts_of_the_report(name):
     assert claim.method in ("at the start", "by training")
     assert len({claim.digest(budget) for budget in BUDGETS}) == 3
     assert all(claim.cost(budget) for budget in BUDGETS)
+
+
+@pytest.mark.parametrize("name", registry)
+def test_summary_is_one_sentence_with_all_numbers(name):
+    claim = registry.member(name)()
+    verdict = claim.judge(list(ROWS[name](True, 0.01)))
+    labels = set(re.findall(r"\{(?:exp:)?([^{}]+)\}", claim.finding))
+    # Depths, lengths and steps are part of some labels and smaller in synthetic rows.
+    known = {re.sub(r"\d+", "0", check.what) for check in verdict.checks}
+    assert labels and {re.sub(r"\d+", "0", label) for label in labels} <= known
+    sentence = claim.summarize(verdict)
+    assert sentence.endswith(f" ({claim.measured_on}; {claim.reach}).")
+    assert "{" not in sentence and ". " not in sentence.replace(" . ", " ")
+
+
+@pytest.mark.parametrize("name", registry)
+def test_subjects_of_a_claim_are_wirings_or_norms(name):
+    about = registry.member(name).about
+    assert all(each in wirings or each in norms for each in about)
+    assert about or name == "attention_resists_corrupted_cells"  # it is about attention
 
 
 @pytest.mark.parametrize("name", registry)

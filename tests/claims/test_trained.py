@@ -16,13 +16,8 @@ from addnorm.claims.cell_cache import (
     shared_settings,
     small_demo_corpus,
 )
-from addnorm.claims.training_claims import (
-    best_setting_rows,
-    best_setting_values,
-    cell_rows,
-    clipped_progress,
-    sweep_inside_and_edges,
-)
+from addnorm.claims.progress_scale import best_setting_rows, best_setting_values, raw_progress
+from addnorm.claims.training_claims import cell_rows, sweep_inside_and_edges
 from addnorm.comparison import Study
 from addnorm.comparison.analysis.study import read_comparison
 from addnorm.comparison.cell_result import CellResult
@@ -35,12 +30,11 @@ from tests.comparison.synthetic_study import BASELINE, write_synthetic_study
 SPEC = {"wiring": "post_ln,pre_ln", "lr": "1e-3,1e-2", "depth": 2, "seeds": 2, "steps": 50}
 
 
-def test_progress_is_zero_without_learning():
-    assert clipped_progress(1.0, baseline=3.0, best=1.0) == 1.0
-    assert clipped_progress(2.0, baseline=3.0, best=1.0) == 0.5
-    assert clipped_progress(5.0, baseline=3.0, best=1.0) == 0.0
-    assert clipped_progress(math.nan, baseline=3.0, best=1.0) == 0.0
-    assert clipped_progress(2.9, baseline=3.0, best=2.9) == 0.0
+def test_raw_progress_is_the_removed_fraction_of_the_baseline():
+    assert raw_progress(0.0, baseline=4.0) == 1.0
+    assert raw_progress(3.0, baseline=4.0) == 0.25
+    assert raw_progress(5.0, baseline=4.0) == 0.0
+    assert raw_progress(math.nan, baseline=4.0) == 0.0
 
 
 def test_arm_is_judged_at_best_setting():
@@ -58,12 +52,11 @@ def test_other_rows_use_setting_with_most_progress():
 
 def test_every_cell_becomes_rows(tmp_path):
     study = Study.open(write_synthetic_study(tmp_path, parse_comparison(SPEC), site_rows=False))
-    best = min(each.loss for each in study.cells if math.isfinite(each.loss))
-    rows = list(cell_rows(study, "one", ("progress", "valid"), best=best))
+    rows = list(cell_rows(study, "one", ("progress", "valid")))
     final = [row for row in rows if row["name"] == "progress"]
     assert len(final) == 8 and {row["study"] for row in rows} == {"one"}
     by_state = {row["state"]: row["value"] for row in final}
-    assert by_state["diverged"] == 0.0 and by_state["trained"] > 0.9
+    assert by_state["diverged"] == 0.0 and by_state["trained"] > 0.5
     steps = {row["step"] for row in rows if row["name"] == "valid"}
     assert max(steps) == 50
 
@@ -173,7 +166,7 @@ def test_diverged_arm_is_not_fast():
     ]
     *_, reached, _, steps = RezeroIsFaster().checks(rows)
     assert (reached.answer, steps.answer) == ("not held", "not held")
-    assert steps.found.mean == pytest.approx(math.log(80 / (80 * 0.5 / 0.9)))
+    assert steps.found.mean == pytest.approx(math.log(80 / 40))
 
 
 def test_small_corpus_study_moves_with_folder(tmp_path):
@@ -198,5 +191,5 @@ def test_copied_cells_keep_their_commit(tmp_path, monkeypatch):
     ours = parse_comparison(SPEC | {"wiring": "pre_ln,b2t"})
     copy_finished_cells(ours, tmp_path / "ours")
     assert set(cell_commits(tmp_path / "ours").values()) == {"old"}
-    rows = cell_rows(Study.open(theirs), "one", ("progress",), best=1.0)
+    rows = cell_rows(Study.open(theirs), "one", ("progress",))
     assert {row["commit"] for row in rows} == {"old"}

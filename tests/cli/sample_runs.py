@@ -23,7 +23,7 @@ def run_command_fixture(addnorm, monkeypatch, runs):
     """Return a function that runs a command on the run of a task, with lines on standard input."""
 
     def run(verb, task, *arguments, lines=b""):
-        monkeypatch.setattr(cli, "open_run", lambda folder, device: runs[task])
+        monkeypatch.setattr(cli, "open_run", lambda folder, device, **_: runs[task])
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(lines)))
         return addnorm(verb, "RUN", *map(str, arguments))
 

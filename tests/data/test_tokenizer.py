@@ -62,8 +62,21 @@ def test_save_and_load_round_trip(tokenizer, tmp_path):
 
 def test_ids_to_tokens_returns_readable_tokens(tokenizer):
     (ids,) = tokenizer.encode(["the cat"])
-    assert "".join(tokenizer.ids_to_tokens(ids)).strip() == "the cat"
+    space = "" if " " in "".join(tokenizer.ids_to_tokens(ids)) else " "  # words have none
+    assert space.join(tokenizer.ids_to_tokens(ids)).strip() == "the cat"
     assert tokenizer.ids_to_tokens([START, END]) == ["<s>", "</s>"]
+
+
+def test_word_tokens_are_words_between_spaces_in_any_order(corpus):
+    tokenizer = Tokenizer.train(corpus, "word", vocab=300, special_tokens=("<mask>",))
+    assert tokenizer.decode(tokenizer.encode([" cats,\tthe  cat\n"])) == ["cats, the cat"]
+    assert tokenizer.encode(["ca ts </s> <mask>"]) == [[UNKNOWN] * 4]
+
+
+def test_continuations_join_to_the_tokens_of_the_whole_text(tokenizer):
+    whole, start, rest = "the cat sat on the mat", "the cat sat", " on the mat"
+    [first], [second] = tokenizer.encode([start]), tokenizer.encode_continuations([rest])
+    assert [first + second] == tokenizer.encode([whole])
 
 
 def test_vocabulary_size_is_bounded(corpus):

@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 from addnorm.core.errors import UserError
 from addnorm.decode import DecodingOptions, Sentence, decode
 from addnorm.decode.batching import batch_sentences
+from addnorm.decode.engine import length_limits
 from addnorm.decode.greedy import decode_greedy
-from addnorm.decode.stepper import make_stepper, max_positions, pad_tokens
+from addnorm.decode.stepper import make_stepper, pad_tokens
 from addnorm.models import build
 from tests.decode.tiny_models import (
     END,
@@ -159,9 +160,9 @@ def test_padding_side():
     assert pad_tokens([(5,), (7,)], torch.device("cpu"))[1] is None
 
 
-def test_max_positions_of_learned_positions():
-    assert max_positions(make_model("lm", positions="learned(length=17)").decoder) == 17
-    assert max_positions(make_model("lm").decoder) is None
+def test_length_limits_are_those_of_learned_positions():
+    assert length_limits(make_model("lm", positions="learned(length=17)")) == (17, 17)
+    assert length_limits(make_model("lm")) == (None, None)
 
 
 def test_no_sentences_give_no_results():

@@ -7,12 +7,21 @@ ROBERTA = TEXT | {"max_position_embeddings": 40, "pad_token_id": 1}
 DISTIL = {"vocab_size": 61, "dim": 32, "n_layers": 2, "n_heads": 4, "hidden_dim": 48}
 DISTIL |= {"max_position_embeddings": 40}
 
+MODERN = TEXT | {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "cls_token_id": 1}
+MODERN |= {"sep_token_id": 2, "local_attention": 6, "global_attn_every_n_layers": 2}
+MODERN |= {"num_hidden_layers": 3}
+
 ENCODERS = [
     Case("BertModel", "BertConfig", BERT),
     Case("BertForMaskedLM", "BertConfig", BERT),
     Case("BertForMaskedLM", "BertConfig", BERT | {"tie_word_embeddings": False}, "untied"),
     Case("BertForMaskedLM", "BertConfig", BERT | {"hidden_act": "relu"}, "relu"),
     Case("BertForSequenceClassification", "BertConfig", BERT | {"num_labels": 5}),
+    Case("BertForTokenClassification", "BertConfig", BERT | {"num_labels": 5}),
+    Case("RobertaForTokenClassification", "RobertaConfig", ROBERTA),
+    Case("MegatronBertForTokenClassification", "MegatronBertConfig", BERT),
+    Case("ElectraForTokenClassification", "ElectraConfig", BERT | {"embedding_size": 32}),
+    Case("DistilBertForTokenClassification", "DistilBertConfig", DISTIL),
     Case("RobertaModel", "RobertaConfig", ROBERTA),
     Case("RobertaForMaskedLM", "RobertaConfig", ROBERTA),
     Case("RobertaForSequenceClassification", "RobertaConfig", ROBERTA),
@@ -32,6 +41,8 @@ ENCODERS = [
     Case("MegatronBertForSequenceClassification", "MegatronBertConfig", BERT),
     Case("ErnieForMaskedLM", "ErnieConfig", BERT),
     Case("DistilBertForMaskedLM", "DistilBertConfig", DISTIL),
+    Case("ModernBertModel", "ModernBertConfig", MODERN),
+    Case("ModernBertModel", "ModernBertConfig", MODERN | {"norm_bias": True}, "biased"),
 ]
 
 NEO = {"vocab_size": 61, "hidden_size": 32, "num_layers": 2, "num_heads": 4, "window_size": 4}
@@ -88,7 +99,30 @@ GPTS = [
 ]
 
 WIDE = GROUPED | {"head_dim": 16}
+GEMMA3 = WIDE | {"sliding_window": 4, "layer_types": ["sliding_attention", "full_attention"]}
 TURNED = {"rope_parameters": {"rope_type": "default", "rope_theta": 500000.0}}
+YARN = {"rope_type": "yarn", "rope_theta": 100.0, "factor": 4.0}
+YARN |= {"original_max_position_embeddings": 64}
+LONGROPE = {
+    "max_position_embeddings": 24,
+    "original_max_position_embeddings": 6,
+    "rope_parameters": {
+        "rope_type": "longrope",
+        "rope_theta": 100.0,
+        "short_factor": [1.0, 1.5, 2.0, 3.0],
+        "long_factor": [1.0, 2.5, 4.0, 7.0],
+        "original_max_position_embeddings": 6,
+    },
+}
+LONGROPE_SHORT = LONGROPE | {
+    "max_position_embeddings": 64,
+    "original_max_position_embeddings": 32,
+    "rope_parameters": LONGROPE["rope_parameters"] | {"original_max_position_embeddings": 32},
+}
+LAYER_ROPES = {
+    "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e6},
+    "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+}
 LLAMA3 = {"rope_type": "llama3", "rope_theta": 100.0, "factor": 4.0, "low_freq_factor": 1.0}
 LLAMA3 |= {"high_freq_factor": 3.0, "original_max_position_embeddings": 64}
 LLAMAS = [
@@ -138,6 +172,22 @@ LLAMAS = [
         "GraniteConfig",
         GROUPED | {"embedding_multiplier": 3.0, "logits_scaling": 2.0, "attention_multiplier": 0.2},
     ),
+    Case("GraniteForCausalLM", "GraniteConfig", GROUPED | {"residual_multiplier": 0.22}, "scaled"),
+    Case("LlamaForCausalLM", "LlamaConfig", WIDE | {"rope_parameters": YARN}, "yarn"),
+    Case(
+        "LlamaForCausalLM",
+        "LlamaConfig",
+        WIDE
+        | {
+            "rope_parameters": YARN
+            | {"beta_fast": 8.0, "beta_slow": 2.0, "attention_factor": 1.3, "truncate": False}
+        },
+        "yarn-options",
+    ),
+    Case("Phi3ForCausalLM", "Phi3Config", GROUPED | LONGROPE, "longrope"),
+    Case("Phi3ForCausalLM", "Phi3Config", GROUPED | LONGROPE_SHORT, "longrope-short"),
+    Case("Gemma3ForCausalLM", "Gemma3TextConfig", GEMMA3),
+    Case("Gemma3TextModel", "Gemma3TextConfig", GEMMA3 | {"rope_parameters": LAYER_ROPES}),
     Case("HeliumForCausalLM", "HeliumConfig", GROUPED | {"head_dim": 8}),
     Case("GlmForCausalLM", "GlmConfig", GROUPED | {"head_dim": 8}),
     Case("Glm4ForCausalLM", "Glm4Config", GROUPED | {"head_dim": 8}),

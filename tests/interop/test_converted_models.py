@@ -76,12 +76,13 @@ def test_converted_model_can_be_saved_and_loaded(tmp_path):
     assert_same_tensors(model, ours.to_hf())
 
 
-def test_output_by_name_by_index_and_by_iteration():
+def test_output_by_name_and_by_index():
     model = PAIRS[4].build()
     ids = batch(model)["input_ids"]
     output = from_hf(model)(input_ids=ids, decoder_input_ids=ids, return_dict=True, use_cache=False)
     assert output["logits"] is output[0] is output.logits
-    assert [part.shape[-1] for part in output] == [61, 32]
+    assert list(output) == ["logits", "encoder_last_hidden_state"]
+    assert [part.shape[-1] for part in output.to_tuple()] == [61, 32]
     assert output.pooler_output is None
 
 
@@ -190,7 +191,7 @@ def test_to_hf_refuses_a_model_of_another_arrangement(changes, message):
 def test_to_hf_refuses_a_model_whose_modules_were_changed():
     ours = from_hf(tiny_gpt2())
     ours.model.decoder.sublayers[1].act = torch.sin
-    with pytest.raises(UserError, match="logits that differ"):
+    with pytest.raises(UserError, match="outputs that differ"):
         ours.to_hf()
     ours.model = torch.nn.Linear(2, 2)
     with pytest.raises(UserError, match="expected the attribute model to be an addnorm model"):

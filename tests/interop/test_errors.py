@@ -52,6 +52,7 @@ def test_unsupported_families_and_classes_are_rejected(case, message):
 
 
 ROPE = {"rope_theta": 1e4, "factor": 2.0}
+YARN = ROPE | {"rope_type": "yarn", "mscale": 0.7, "mscale_all_dim": 0.9}
 UNSUPPORTED = [
     ("GPT2", "LMHeadModel", GPT, {"scale_attn_by_inverse_layer_idx": True}, "inverse_layer_idx=T"),
     ("GPT2", "LMHeadModel", GPT, {"activation_function": "mish"}, "activation_function='mish'"),
@@ -61,7 +62,7 @@ UNSUPPORTED = [
     ("Electra", "Model", BERT, {"embedding_size": 16}, "embedding_size=16 (must be hidden_size"),
     ("Roberta", "ForMaskedLM", ROBERTA, {"hidden_act": "relu"}, "its head always uses gelu"),
     ("Llama", "ForCausalLM", GROUPED, {"rope_parameters": ROPE | {"rope_type": "dynamic"}}, "'dyn"),
-    ("Llama", "ForCausalLM", GROUPED, {"rope_parameters": ROPE | {"rope_type": "yarn"}}, "'yarn'"),
+    ("Llama", "ForCausalLM", GROUPED, {"rope_parameters": YARN}, "mscale=0.7"),
     ("Llama", "ForCausalLM", GROUPED, {"is_causal": False}, "is_causal=False (not supported)"),
     ("Llama", "Model", GROUPED, {"partial_rotary_factor": 0.5}, "partial_rotary_factor=0.5 (this"),
     ("GPTNeoX", "ForCausalLM", TEXT, {"head_dim": 16}, "head_dim=16 (not supported)"),
@@ -71,7 +72,6 @@ UNSUPPORTED = [
     ("Gemma", "Model", GROUPED, {"use_bidirectional_attention": True}, "use_bidirectional_attenti"),
     ("OPT", "ForCausalLM", OPT, {"word_embed_proj_dim": 16}, "word_embed_proj_dim=16 (only 32"),
     ("Olmo", "ForCausalLM", GROUPED, {"clip_qkv": 2.0}, "clip_qkv=2.0"),
-    ("Granite", "ForCausalLM", GROUPED, {"residual_multiplier": 0.2}, "residual_multiplier=0.2"),
     ("Cohere", "ForCausalLM", GROUPED, {"use_qk_norm": True}, "use_qk_norm=True"),
     ("Phi", "ForCausalLM", GROUPED, {"qk_layernorm": True}, "qk_layernorm=True"),
     ("SmolLM3", "ForCausalLM", GROUPED, {"no_rope_layers": [1, 0]}, "no_rope_layers=[1, 0]"),
@@ -145,7 +145,7 @@ def test_tensors_of_another_shape_are_rejected():
 
 
 def test_changed_sinusoids_are_rejected():
-    model = Case("MarianModel", "MarianConfig", PAIR).build()
+    model = Case("PegasusModel", "PegasusConfig", PAIR).build()
     model.encoder.embed_positions.weight.data[3] += 1
     with pytest.raises(UserError, match="expected a table of sinusoids, got other values"):
         from_hf(model)
@@ -173,9 +173,10 @@ def test_unsupported_inputs_are_rejected():
     ours = from_hf(build_llama())
     ids = batch(ours.origin)["input_ids"]
     for inputs, message in [
-        ({"labels": ids}, "inputs of LlamaForCausalLM among input_ids, .*, got 'labels'"),
-        ({"inputs_embeds": ids}, "got 'inputs_embeds'"),
+        ({"decoder_input_ids": ids}, "inputs of LlamaForCausalLM among input_ids, .*, got 'decod"),
+        ({"inputs_embeds": ids}, r"inputs_embeds: expected one of \(None,\), got a tensor"),
         ({"token_type_ids": ids}, "got 'token_type_ids'"),
+        ({"labels": ids[:, 1:]}, "labels: expected integers of shape"),
         ({"output_attentions": True}, "output_attentions: expected .*, got True; leave it out"),
         ({"return_dict": False}, "return_dict: expected .*, got False"),
         ({"attention_mask": ids[None]}, r"attention_mask: expected the shape of its tokens, \(3,"),

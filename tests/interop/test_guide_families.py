@@ -8,6 +8,7 @@ from addnorm.interop import FAMILIES
 GUIDE = Path(__file__).parents[2] / "docs" / "guides" / "hugging-face.md"
 HEADINGS = {
     "encoders": "text encoders",
+    "modernbert": "text encoders",
     "gpt": "decoders (GPT)",
     "fused_qkv": "decoders (fused projection)",
     "fairseq": "decoders (from fairseq)",

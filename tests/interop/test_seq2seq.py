@@ -4,8 +4,9 @@ import pytest
 import torch
 from torch import nn
 
+from addnorm.interop import from_hf
 from tests.interop.cases import PAIRS, T5
-from tests.interop.zoo import Case, assert_same_outputs, batch, perturb, round_trip
+from tests.interop.zoo import PAIR, Case, assert_same_outputs, batch, perturb, round_trip
 
 pytestmark = pytest.mark.peer
 
@@ -74,3 +75,22 @@ def test_zero_bias_is_dropped():
     inputs = batch(model) | {"decoder_input_ids": batch(model, seed=4)["input_ids"]}
     assert_same_outputs(model, ours, inputs)
     assert perturb(model).final_logits_bias.any()
+
+
+def test_marian_with_other_positions_has_a_learned_table():
+    model = Case("MarianMTModel", "MarianConfig", PAIR).build()
+    with torch.no_grad():
+        model.model.decoder.embed_positions.weight[3] += 1
+    ours = from_hf(model)
+    assert ours.config.positions == "learned(length=40)"
+    inputs = batch(model) | {"decoder_input_ids": torch.randint(3, 61, (3, 5))}
+    assert_same_outputs(model, ours, inputs)
+
+
+def test_marian_with_separate_embeddings():
+    values = PAIR | {"share_encoder_decoder_embeddings": False, "decoder_vocab_size": 43}
+    model = Case("MarianMTModel", "MarianConfig", values).build()
+    ours = round_trip(model)
+    assert (ours.config.source_vocab, ours.config.vocab) == (61, 43)
+    inputs = batch(model) | {"decoder_input_ids": torch.randint(3, 43, (3, 5))}
+    assert_same_outputs(model, ours, inputs)

@@ -43,8 +43,10 @@ def test_every_claim_has_all_parts(results, no_vega):
     order = sorted(results, key=lambda name: ANSWER_ORDER[results[name].answer])
     assert heads == ["Verdicts", *(registry.card(name).title for name in order)]
     for name, result in results.items():
+        claim = registry.member(name)()
         assert str(escape(result.verdict.why)) in text
-        assert str(escape(registry.member(name).pilot)) in text
+        assert str(escape(claim.pilot)) in text
+        assert text.count(str(escape(claim.summarize(result.verdict)))) == 2  # table and section
     assert "Not run yet: " in text and "last_gradient" in text
     for name, result in results.items():
         card, claim = registry.card(name), registry.member(name)()
@@ -79,9 +81,55 @@ def test_claims_that_did_not_hold_come_first(results):
         )
         for name, est in zip(names, verdicts.values(), strict=True)
     }
-    lines = render_claims_markdown(ordered).splitlines()[-3:]
-    assert [line.split(" | ")[1] for line in lines] == ["not held", "undecided", "held"]
-    assert all(line.count(r"a\|b") == 1 for line in lines)
+    text = render_claims_markdown(ordered)
+    table = [line for line in text.splitlines() if line.startswith("| [`")]
+    answers = [line.split(" | ")[1].partition(",")[0] for line in table]
+    assert answers == ["not held", "undecided", "held"]
+    for name, line in zip(
+        ("one_update", "residual_dependency", "last_gradient"), table, strict=True
+    ):
+        assert line.startswith(f"| [`{name}`](#{name}) |") and f"\n### {name}\n" in text
+        assert line.count(" | ") == 4  # a claim is one row, and its checks are not in it
+
+
+def test_checks_are_folded_away(results, no_vega):
+    page, text = render_claims_page(results), render_claims_markdown(results)
+    folded = r"<details>.*?</details>"
+    for result in results.values():
+        for check in result.verdict.checks:
+            line = f"- {check.what}: {check.format()}"
+            assert line in text and line not in re.sub(folded, "", text, flags=re.DOTALL)
+            row = str(escape(check.what))
+            assert row in page and row not in re.sub(folded, "", page, flags=re.DOTALL)
+
+
+def test_not_held_claim_says_what_was_different(results, no_vega):
+    checks = (Check("slope of post_ln", Estimate(1.0, 0.1, 3), high=0),)
+    result = Result(claim="gradient_product", budget="smoke", digest="", verdict=Verdict(checks))
+    discussion = registry.member("gradient_product").discussion
+    assert discussion in render_claims_markdown({"gradient_product": result})
+    assert str(escape(discussion)) in render_claims_page({"gradient_product": result})
+    held = replace(result, verdict=Verdict((replace(checks[0], high=2.0),)))
+    assert discussion not in render_claims_markdown({"gradient_product": held})
+
+
+def test_corrected_rules_are_marked():
+    def marked(name):
+        verdict = Verdict((Check("x", Estimate(1.0, 0.1, 3), low=0),))
+        result = Result(claim=name, budget="smoke", digest="", verdict=verdict)
+        return render_claims_markdown({name: result})
+
+    assert "| held, by a corrected rule |" in marked("scale_norm_helps_little_data")
+    assert "| held, by a rule corrected before this run |" in marked("b2t_trains_deep")
+    assert "| held |" in marked("one_update")
+
+
+def test_missing_claims_are_listed_with_their_command(results):
+    text = render_claims_markdown(results)
+    (line,) = [line for line in text.splitlines() if line.startswith("Not run yet")]
+    assert (
+        "`addnorm claims run " in line and "last_gradient" in line and "rank_collapse" not in line
+    )
 
 
 def test_folder_without_claims_is_user_error(tmp_path):

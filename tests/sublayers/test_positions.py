@@ -205,3 +205,25 @@ def test_alibi_bias_is_proportional_to_distance(causal):
 def test_errors(build, message):
     with pytest.raises(UserError, match=message):
         build()
+
+
+def test_longrope_divides_by_its_own_numbers_up_to_a_length():
+    options = "scaling=longrope, short='1.0 2.0', long='3.0 4.0', length=4, factor=1.0"
+    positions = make_positions(f"rotary({options})", dim=4, heads=1)
+    plain = make_positions("rotary", dim=4, heads=1)
+    frequencies = torch.tensor([1.0, 0.01])
+    for length, divisors in ((4, [1.0, 2.0]), (5, [3.0, 4.0])):
+        index = torch.arange(length)
+        angles = index[:, None] * frequencies / torch.tensor(divisors)
+        torch.testing.assert_close(positions.rotation(index).sin, angles.sin())
+        assert plain.rotation(index).local is None
+    with pytest.raises(UserError, match="short: expected 2 positive numbers separated by spaces"):
+        make_positions("rotary(scaling=longrope, short='1.0', long='1.0 2.0')", dim=4, heads=1)
+
+
+def test_layers_with_a_window_have_the_local_base():
+    positions = make_positions("rotary(base=1e6, local_base=100.0)", dim=4, heads=1)
+    rotation = positions.rotation(torch.arange(5))
+    local = make_positions("rotary(base=100.0)", dim=4, heads=1).rotation(torch.arange(5))
+    torch.testing.assert_close(rotation.for_window(3).sin, local.sin)
+    assert rotation.for_window(None) is rotation and local.for_window(3) is local

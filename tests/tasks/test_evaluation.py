@@ -74,6 +74,25 @@ def test_language_model_metrics(runs):
     assert metrics["word_perplexity"] == pytest.approx(math.exp(nll / words))
 
 
+@torch.no_grad()
+def test_language_model_metrics_of_a_document_in_pieces(runs, tmp_path):
+    run, text = runs["lm"], "ab\n\nba cab\n" * 30
+    pieces = [{"text": text[:101]}, {"text": text[101:], "continues": "previous"}]
+    splits = {"train": pieces, "test": [*pieces, {"text": "dad"}]}
+    write_corpus(tmp_path, "lm", splits=splits)
+    metrics = evaluate(run, data=tmp_path)
+    [first, last] = run.tokenizer.encode([text, "dad"])
+    stream = [1, *first, 1, *last]
+    nll, longest = 0.0, run.recipe.max_length
+    for start in range(0, len(stream) - 1, longest):
+        block = stream[start : start + longest + 1]
+        rows = run.model(torch.tensor([block[:-1]]))[0].log_softmax(-1)
+        nll -= sum(rows[index, token].item() for index, token in enumerate(block[1:]))
+    assert metrics["loss"] == pytest.approx(nll / (len(stream) - 1))
+    assert metrics["characters"] == len(text) + 3
+    assert metrics["predicted"] == metrics["characters"] + 1  # START of the second document
+
+
 def test_label_metrics(runs):
     run = runs["classify"]
     metrics = evaluate(run)

@@ -67,7 +67,7 @@ def replace_long_work(monkeypatch, words: tuple[str, ...]) -> None:
         raise typer.Exit(0)
 
     task = TASKS.get(words[0], "lm")
-    monkeypatch.setattr("addnorm.cli.line_io.open_run", lambda folder, device: tiny_run(task))
+    monkeypatch.setattr("addnorm.cli.line_io.open_run", lambda folder, device, **_: tiny_run(task))
     monkeypatch.setattr("addnorm.bench.measure_limits", stop)
     monkeypatch.setattr("addnorm.claims.run_claims", stop)
     monkeypatch.setattr("addnorm.tasks.TextTask.make_demo", stop)

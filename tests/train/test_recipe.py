@@ -72,7 +72,7 @@ def test_every_key_is_described():
         ({"schedule": "constant(warmup=99)", "steps": 9}, "a warm-up of 99 steps is longer than"),
         ({"optimizer": "adamw(beta=1)"}, "optimizer 'adamw' has no option 'beta'"),
         ({"on_spike": "panic"}, "on_spike: expected 'log', 'skip' or 'rewind', got 'panic'"),
-        ({"tokenizer": "words"}, "tokenizer: expected bpe, unigram, char or the path of"),
+        ({"tokenizer": "words"}, "tokenizer: expected bpe, unigram, char, word or the path of"),
         (
             {"max_length": 9, "batch_tokens": 8},
             "batch_tokens: expected at least max_length=9, got 8",

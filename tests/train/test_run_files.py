@@ -4,6 +4,8 @@ import json
 import resource
 
 import pytest
+import torch
+from safetensors.torch import load_file
 
 from addnorm.core.errors import UserError
 from addnorm.core.rows import read_rows
@@ -52,6 +54,27 @@ def test_corpus_without_checksums_is_noticed_by_its_digest(tmp_path):
     replace_once(corpus.path("train"), record, record[::-1])
     with pytest.raises(UserError, match=r"corpus .* has changed since this run started"):
         train(recipe, tmp_path / "run")
+
+
+def test_average_of_checkpoints_ignores_those_of_interruptions(data, tmp_path):
+    recipe = make_recipe(data, "lm", steps=9, save_every=2, keep=9)
+    for name, stops in (("whole", ()), ("interrupted", (3, 7))):
+        for stop in stops:
+            train(recipe, tmp_path / name, until=stop)
+        train(recipe, tmp_path / name)
+    assert (tmp_path / "interrupted" / "checkpoints" / "step-7").exists()
+    runs = [TrainedRun.open(tmp_path / name, average=3) for name in ("whole", "interrupted")]
+    steps = [
+        load_file(tmp_path / "whole" / "checkpoints" / f"step-{step}" / "model.safetensors")
+        for step in (6, 8, 9)
+    ]
+    for run in runs:
+        for name, value in run.model.state_dict().items():
+            assert torch.allclose(value, sum(weights[name] for weights in steps) / 3, atol=1e-7)
+    with pytest.raises(UserError, match=r"average: expected at most 5, the number of .*, got 6"):
+        TrainedRun.open(tmp_path / "whole", average=6)
+    with pytest.raises(UserError, match=r"average: expected a number of checkpoints from 1, got 0"):
+        TrainedRun.open(tmp_path / "whole", average=0)
 
 
 @pytest.mark.parametrize("damage", ["empty", "truncated", "changed", "deleted"])

@@ -407,6 +407,12 @@ def post_ln_doubled(x, f, w, per):
     return w.final_norm(post_ln(x, f, w, per))
 
 
+def pre_ln_scaled(x, f, w, per):
+    for k, sublayer in enumerate(f):
+        x = x + 0.22 * sublayer(w.norms[k](x))
+    return w.final_norm(x)
+
+
 def pre_ln_first(x, f, w, per):
     x = x + f[0](x)
     for k in range(1, len(f)):
@@ -551,6 +557,7 @@ VARIANTS = {
     "mhc(end=sum, gate=0.5)": mhc_sum,
     "post_ln(final_norm=True)": post_ln_doubled,
     "pre_ln(first_norm=False)": pre_ln_first,
+    "pre_ln(residual_multiplier=0.22)": pre_ln_scaled,
     "false_pre_ln(final_norm=True)": shifted_post_ln,
     "res_post(start=0.0)": res_post,
     "sandwich(start=0.5)": sandwich,

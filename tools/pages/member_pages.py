@@ -1,11 +1,10 @@
 """Pages of registry members: wirings, norms, presets, schedules, optimizers and positions."""
 
-import re
 from functools import cache
 from pathlib import Path
 
 from addnorm.claims import registry as claims
-from addnorm.claims.result import read_results
+from addnorm.claims.result import Result, read_results
 from addnorm.cli.registries import get_registry
 from addnorm.core.cards import Card
 from addnorm.models.presets import PRESETS
@@ -16,6 +15,8 @@ from addnorm.train.schedules.base import recommended_schedule
 from tools.pages.markdown import markdown_table
 
 CLAIMS = Path(__file__).parents[2] / "docs" / "claims"
+CLAIMS_PAGE = "../../claims/claims.md"
+"""The page of claims, seen from the page of a member."""
 
 
 def wiring_page(card: Card) -> str:
@@ -86,27 +87,26 @@ def member_parts(card: Card, level: int = 1) -> list[str]:
 
 
 def claim_parts(name: str) -> list[str]:
-    """Return the list of claims whose experiment uses a wiring or norm, with their verdicts."""
-    pattern = re.compile(rf"(?<![\w.]){re.escape(name)}(?![\w.])")
-    lines = [line for settings, line in describe_claims() if pattern.search(settings)]
-    if not lines:
-        return []
-    heading = "## Claims measured with it"
-    return [heading, "\n".join(lines), "[All claims and their numbers](../../claims/claims.md)."]
+    """Return the claims about a wiring or norm, each with its verdict and what was found."""
+    results = read_results_once()
+    lines = []
+    for card in claims.cards():
+        claim = claims.make(card.name)
+        if name in claim.about:
+            result = results.get(card.name)
+            if result is None or result.verdict is None:
+                lines.append(f"- [{card.title}]({CLAIMS_PAGE}) (not run): {card.summary}")
+            else:
+                link = f"[{card.title}]({CLAIMS_PAGE}#{card.name})"
+                found = claim.summarize(result.verdict)
+                lines.append(f"- {link} ({result.verdict.answer}): {found}")
+    text = "\n".join(lines) or f"None yet; [all claims]({CLAIMS_PAGE})."
+    return ["## Claims about it", text]
 
 
 @cache
-def describe_claims() -> list[tuple[str, str]]:
-    """Return the settings of each decided claim as text, and a line for the pages it concerns."""
-    results = read_results(CLAIMS)
-    return [
-        (
-            str(claims.make(claim.name).settings("standard")),
-            f"- `{claim.name}` ({results[claim.name].verdict.answer}): {claim.summary}",
-        )
-        for claim in claims.cards()
-        if claim.name in results and results[claim.name].verdict is not None
-    ]
+def read_results_once() -> dict[str, Result]:
+    return read_results(CLAIMS)
 
 
 def get_member_name(call: str) -> str:

@@ -1,9 +1,15 @@
-"""Decoding benchmarks with a cache against Hugging Face, with equal weights and tokens."""
+"""Decoding benchmarks with a cache against Hugging Face, with equal weights and tokens.
+
+Our own decoding, and the same model exported to CTranslate2.
+"""
 
 import importlib.util
-from collections.abc import Iterator
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,12 +20,18 @@ from addnorm.data.tokenizer import END, PAD, START
 
 VOCAB, NUM_SENTENCES, SOURCE_LENGTH, NUM_NEW_TOKENS = 8000, 32, 16, 40
 PEER = "HF generate"
+OWN_DECODING = "addnorm decode"
+EXPORTS = {"float32": 1.5, "int8": 3.0}
+"""Number formats of exported models, and the ratio to reach against Hugging Face."""
 
 
 def make_benchmarks() -> Iterator[Benchmark]:
-    """Yield benchmarks of greedy decoding and of beam search with five beams."""
+    """Yield benchmarks of greedy decoding and of beam search with five beams, then of exports."""
     for name, beam in (("greedy", 1), ("beam 5", 5)):
         yield Benchmark(f"decode {name}", partial(build_candidates, beam), {PEER: 1.4}, rounds=9)
+    for dtype, goal in EXPORTS.items():
+        build = partial(build_export_candidates, dtype)
+        yield Benchmark("decode greedy, CTranslate2", build, {PEER: goal}, dtype, rounds=9)
 
 
 def build_candidates(beam: int) -> Candidates:
@@ -33,6 +45,59 @@ def build_candidates(beam: int) -> Candidates:
     """
     if not importlib.util.find_spec("transformers"):
         raise UserError("this benchmark requires transformers; run pip install transformers")
+    work = _make_work(beam)
+    same = work.run_peer()[:, 1:] == torch.tensor(work.run_ours())
+    if not bool(same.all()):
+        share = float(same.float().mean())
+        raise RuntimeError(f"{PEER} and addnorm agree on {share:.1%} of the tokens; expected all")
+    return {OURS: work.run_ours, PEER: work.run_peer}
+
+
+def build_export_candidates(dtype: str) -> Candidates:
+    """Build candidates that decode the same sentences greedily, ours through CTranslate2.
+
+    Args:
+        dtype: number format of the exported weights
+
+    Raises:
+        UserError: transformers or ctranslate2 is not installed
+        RuntimeError: an export in float32 decodes different tokens
+    """
+    for name in ("transformers", "ctranslate2"):
+        if not importlib.util.find_spec(name):
+            raise UserError(f"this benchmark requires {name}; run pip install 'addnorm[export]'")
+    from addnorm.decode.batching import decode
+    from addnorm.exporters.ctranslate2.engine import CTranslate2Engine
+    from addnorm.exporters.ctranslate2.spec import build_spec
+    from addnorm.exporters.ctranslate2.write import write_spec
+
+    work = _make_work(beam=1)
+    with tempfile.TemporaryDirectory() as folder:
+        spec = build_spec(work.model, add_source_end=False)
+        write_spec(spec, work.model, Path(folder), quantize=dtype)
+        threads = torch.get_num_threads()
+        engine = CTranslate2Engine(folder, work.model.config, stored_type=dtype, threads=threads)
+
+    def run_engine() -> list[tuple[int, ...]]:
+        return [best[0].tokens for best in decode(engine, work.sentences, work.options, end=END)]
+
+    if dtype == "float32" and run_engine() != work.run_ours():
+        raise RuntimeError("CTranslate2 and addnorm decode different tokens")
+    return {OURS: run_engine, PEER: work.run_peer, OWN_DECODING: work.run_ours}
+
+
+@dataclass(frozen=True)
+class _Work:
+    """A model, sentences, and the two functions that decode them."""
+
+    model: Any
+    sentences: list[Any]
+    options: Any
+    run_ours: Callable[[], list[tuple[int, ...]]]
+    run_peer: Callable[[], Any]
+
+
+def _make_work(beam: int) -> _Work:
     from addnorm.decode.batching import decode
     from addnorm.decode.options import DecodingOptions
     from addnorm.decode.stepper import Sentence
@@ -61,11 +126,7 @@ def build_candidates(beam: int) -> Candidates:
                 do_sample=False,
             )
 
-    same = run_peer()[:, 1:] == torch.tensor(run_ours())
-    if not bool(same.all()):
-        share = float(same.float().mean())
-        raise RuntimeError(f"{PEER} and addnorm agree on {share:.1%} of the tokens; expected all")
-    return {OURS: run_ours, PEER: run_peer}
+    return _Work(ours, sentences, options, run_ours, run_peer)
 
 
 def _build_marian() -> Any:

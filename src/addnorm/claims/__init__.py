@@ -17,6 +17,9 @@ from addnorm.claims.catalogue.batch_norm_is_worse import BatchNormIsWorse
 from addnorm.claims.catalogue.batch_statistics import BatchStatistics
 from addnorm.claims.catalogue.deep_layers_are_removable import DeepLayersAreRemovable
 from addnorm.claims.catalogue.deep_post_ln_fails import DeepPostLnFails
+from addnorm.claims.catalogue.deep_post_ln_fails_on_multi30k import (
+    DeepPostLnFailsOnMulti30k,
+)
 from addnorm.claims.catalogue.deepnorm_trains_deep import DeepnormTrainsDeep
 from addnorm.claims.catalogue.dlcl_trains_deep import DlclTrainsDeep
 from addnorm.claims.catalogue.dyt_helps_small_data import DytHelpsSmallData
@@ -24,6 +27,9 @@ from addnorm.claims.catalogue.epsilon_outside import EpsilonOutside
 from addnorm.claims.catalogue.false_pre_ln_is_post_ln import FalsePreLnIsPostLn
 from addnorm.claims.catalogue.fix_norm_helps_little_data import FixNormHelpsLittleData
 from addnorm.claims.catalogue.ft_transformer_first_norm import FtTransformerFirstNorm
+from addnorm.claims.catalogue.ft_transformer_first_norm_on_california import (
+    FtTransformerFirstNormOnCalifornia,
+)
 from addnorm.claims.catalogue.gain_and_bias_overfit import GainAndBiasOverfit
 from addnorm.claims.catalogue.gradient_product import GradientProduct
 from addnorm.claims.catalogue.last_gradient import LastGradient
@@ -31,6 +37,9 @@ from addnorm.claims.catalogue.layer_norm_length import LayerNormLength
 from addnorm.claims.catalogue.one_update import OneUpdate
 from addnorm.claims.catalogue.position_lost import PositionLost
 from addnorm.claims.catalogue.post_ln_needs_warmup import PostLnNeedsWarmup
+from addnorm.claims.catalogue.post_ln_needs_warmup_on_multi30k import (
+    PostLnNeedsWarmupOnMulti30k,
+)
 from addnorm.claims.catalogue.radam_replaces_warmup import RadamReplacesWarmup
 from addnorm.claims.catalogue.rank_collapse import RankCollapse
 from addnorm.claims.catalogue.residual_dependency import ResidualDependency
@@ -38,6 +47,9 @@ from addnorm.claims.catalogue.rezero_identity import RezeroIdentity
 from addnorm.claims.catalogue.rezero_is_faster import RezeroIsFaster
 from addnorm.claims.catalogue.rezero_trains_deep import RezeroTrainsDeep
 from addnorm.claims.catalogue.rms_norm_equals_layer_norm import RmsNormEqualsLayerNorm
+from addnorm.claims.catalogue.rms_norm_equals_layer_norm_on_wikitext import (
+    RmsNormEqualsLayerNormOnWikitext,
+)
 from addnorm.claims.catalogue.scale_norm_helps_little_data import ScaleNormHelpsLittleData
 from addnorm.claims.catalogue.shallow_post_ln_is_as_good import ShallowPostLnIsAsGood
 from addnorm.claims.catalogue.six_layers_are_enough import SixLayersAreEnough
@@ -64,6 +76,7 @@ __all__ = [
     "Claim",
     "DeepLayersAreRemovable",
     "DeepPostLnFails",
+    "DeepPostLnFailsOnMulti30k",
     "DeepnormTrainsDeep",
     "ClaimWorkspace",
     "DlclTrainsDeep",
@@ -73,6 +86,7 @@ __all__ = [
     "FalsePreLnIsPostLn",
     "FixNormHelpsLittleData",
     "FtTransformerFirstNorm",
+    "FtTransformerFirstNormOnCalifornia",
     "GainAndBiasOverfit",
     "GradientProduct",
     "LastGradient",
@@ -80,6 +94,7 @@ __all__ = [
     "OneUpdate",
     "PositionLost",
     "PostLnNeedsWarmup",
+    "PostLnNeedsWarmupOnMulti30k",
     "RULE",
     "RadamReplacesWarmup",
     "RankCollapse",
@@ -89,6 +104,7 @@ __all__ = [
     "RezeroIsFaster",
     "RezeroTrainsDeep",
     "RmsNormEqualsLayerNorm",
+    "RmsNormEqualsLayerNormOnWikitext",
     "ScaleNormHelpsLittleData",
     "ShallowPostLnIsAsGood",
     "SixLayersAreEnough",

@@ -20,6 +20,8 @@ from addnorm.core.files import replace_nonfinite
 Answer = Literal["held", "not held", "undecided"]
 ANSWERS: tuple[Answer, ...] = ("held", "not held", "undecided")
 NOT_JUDGED = "not judged"
+MAX_DIGITS = 4
+"""Decimal places above which a number is printed with an exponent."""
 RULE = (
     "Every number is a mean over seeds with its 95 % interval (Student's t); differences are taken "
     "seed by seed. A check is held if its whole interval lies inside the range that the claim "
@@ -103,6 +105,31 @@ class Check:
             return "not measured"
         half = "" if self.found.half is None else f" ± {self.found.half:.2g}"
         return f"{self.found.mean:.4g}{half}"
+
+    def format_short(self, *, exp: bool = False) -> str:
+        """Return the number rounded to the precision of its interval.
+
+        exp: return the exponential, of a number that is a logarithm
+
+        >>> Check("", Estimate(0.6665, 0.024, 3)).format_short()
+        '0.67 ± 0.02'
+        >>> Check("", Estimate(-0.8158, 0.17, 3)).format_short(exp=True)
+        '0.44 (0.37 to 0.52)'
+        """
+        if self.found is None:
+            return "not measured"
+        mean, half = self.found.mean, self.found.half
+        if exp:
+            ends = (math.exp(mean + (half or 0.0) * side) for side in (0, -1, 1))
+            numbers = [f"{float(f'{value:.2g}'):g}" for value in ends]
+            return "{} ({} to {})".format(*numbers) if half else numbers[0]
+        if not half:
+            return f"{mean:.3g}"
+        digits = -math.floor(math.log10(half))
+        if not 0 <= digits <= MAX_DIGITS:
+            return f"{mean:.2g} ± {half:.1g}"
+        rounded = round(mean, digits) + 0.0  # not -0.0
+        return f"{rounded:.{digits}f} ± {half:.{digits}f}"
 
 
 @dataclass(frozen=True)

@@ -69,12 +69,25 @@ class Claim(ABC):
     """Description of the experiment, one paragraph."""
     rule: ClassVar[str]
     """Decision rule as text, written before the run."""
+    about: ClassVar[tuple[str, ...]]
+    """Wirings and norms that the claim is about; their pages link to it."""
+    finding: ClassVar[str]
+    """What was found, as a clause. `{label}` stands for the number of the check with that label and
+    `{exp:label}` for its exponential."""
+    measured_on: ClassVar[str]
+    """Task and size of the models of the standard budget."""
+    reach: ClassVar[str]
+    """What the result does not say."""
+    discussion: ClassVar[str] = ""
+    """What was different here, if the claim is not held."""
     pilot: ClassVar[str] = "None: nothing was run before the rule was written."
     """Runs that were seen before the rule got its current form."""
     chart: ClassVar[ChartSpec]
     """Chart of the report."""
     corrected: ClassVar[bool] = False
     """Whether the author of the current rule had seen rows of an earlier run."""
+    has_new_rows: ClassVar[bool] = False
+    """Whether a corrected rule judges only runs that started after the correction."""
     attributed_to: ClassVar[str] = ""
     """Source of the statement, if it is not the card's paper."""
     revision: ClassVar[int] = 1
@@ -98,9 +111,24 @@ class Claim(ABC):
     def checks(self, rows: Sequence[Row]) -> list[Check]:
         """Apply the rule to rows."""
 
+    def find_missing_data(self, budget: Budget) -> str:
+        """Return why the claim cannot be run here, or an empty string if it can."""
+        return ""
+
     def chart_rows(self, rows: Sequence[Row]) -> Sequence[Row]:
         """Return the rows that the chart shows."""
         return rows
+
+    def summarize(self, verdict: Verdict) -> str:
+        """Return one sentence: what was found, what it was measured on, and how far it reaches."""
+        checks = {check.what: check for check in verdict.checks}
+
+        def number(match: re.Match[str]) -> str:
+            check = checks.get(match["label"])
+            return check.format_short(exp=bool(match["exp"])) if check else "?"
+
+        found = re.sub(r"\{(?P<exp>exp:)?(?P<label>[^{}]+)\}", number, self.finding)
+        return f"{found[:1].upper()}{found[1:]} ({self.measured_on}; {self.reach})."
 
     @property
     def source(self) -> str:

@@ -39,7 +39,7 @@ def run_claims(
 
     A claim with a stored result of the same settings and revision is not run again; the current
     rule judges its stored rows. A claim that crashes gets a result with the reason and is run again
-    by the next call.
+    by the next call. A claim whose data are not on this machine is skipped with a message.
 
     Args:
         names: names of claims
@@ -49,7 +49,8 @@ def run_claims(
         callback: receives the progress
 
     Raises:
-        UserError: a name or the budget is unknown, or the folder contains something else
+        UserError: a name or the budget is unknown, the folder contains something else, or the
+            data of every claim are missing
     """
     if budget not in BUDGETS:
         raise UnknownNameError(unknown_name_message("budget", budget, BUDGETS))
@@ -62,6 +63,7 @@ def run_claims(
         raise UserError(f"expected a new or empty output folder, got {folder}, which is a file")
     _reject_foreign_files(folder)
     results: dict[str, Result] = {}
+    reason = ""
     with folder_lock(folder, activity="running claims"):
         _reject_other_budget(folder, budget)
         for number, claim in enumerate(claims, start=1):
@@ -73,10 +75,15 @@ def run_claims(
                 results[name] = stored
                 callback.on_claim_end(claim, stored, cached=True)
                 continue
+            if reason := claim.find_missing_data(budget):
+                callback.on_message(f"{name} is skipped: {reason}")
+                continue
             callback.on_claim_start(claim, number=number, total=len(claims))
             workspace = ClaimWorkspace(folder / name, folder / STUDIES, engine, callback)
             results[name] = _run_claim(claim, workspace, budget)
             callback.on_claim_end(claim, results[name], cached=False)
+    if reason and not results:
+        raise UserError(reason)
     return results
 
 

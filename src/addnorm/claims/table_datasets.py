@@ -1,4 +1,4 @@
-"""Tables used by claims: two that come with scikit-learn, and synthetic ones."""
+"""Tables used by claims: some that come with scikit-learn, and synthetic ones."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from addnorm.claims.external_datasets import EXTERNAL_TABLES
 from addnorm.core.files import atomic_write
 from addnorm.core.seeds import derive_seed
 
@@ -22,7 +23,7 @@ def make_table(folder: Path, name: str) -> Path:
     path = folder / f"{name}.csv"
     if not path.exists():
         with atomic_write(path) as file:
-            TABLES[name]().to_csv(file, index=False)
+            (TABLES | EXTERNAL_TABLES)[name]().to_csv(file, index=False)
     return path
 
 
@@ -39,6 +40,14 @@ def _breast_cancer() -> "pd.DataFrame":
 
     frame = load_breast_cancer(as_frame=True).frame
     return frame.assign(**{TARGET_COLUMN: frame[TARGET_COLUMN].map({0: "malignant", 1: "benign"})})
+
+
+def _digits() -> "pd.DataFrame":
+    """Return 1,797 handwritten digits of 8 x 8 pixels, a column each; the target is the digit."""
+    from sklearn.datasets import load_digits
+
+    frame = load_digits(as_frame=True).frame
+    return frame.assign(**{TARGET_COLUMN: frame[TARGET_COLUMN].map(lambda digit: f"digit {digit}")})
 
 
 def _make_waves() -> "pd.DataFrame":
@@ -94,5 +103,6 @@ TABLES: dict[str, Callable[[], "pd.DataFrame"]] = {
     "views": _make_views,
     "breast_cancer-gaps": lambda: _with_missing_cells("breast_cancer"),
     "views-gaps": lambda: _with_missing_cells("views"),
+    "digits": _digits,
 }
 """Functions that build the tables, by name; the target column is `TARGET_COLUMN`."""

@@ -11,6 +11,7 @@ import typer
 if TYPE_CHECKING:
     from addnorm.data.corpus import Record
     from addnorm.data.corpus_builder import SplitPlan
+    from addnorm.data.readers.text_files import TextUnit
     from addnorm.data.record_counts import RecordCounts
 
 PROGRESS_INTERVAL_RECORDS = 1_000_000
@@ -29,7 +30,9 @@ Unique = Annotated[bool, typer.Option("--unique", help="Drop repeated records")]
 Holdout = Annotated[
     str | None,
     typer.Option(
-        metavar="N|FRACTION", help="Records to hold out; default one in twenty, at most 2,000"
+        metavar="N|FRACTION",
+        help="Records to hold out; default one in twenty, at most 2,000. With --document, the last "
+        "characters; default one in twenty",
     ),
 ]
 HoldoutOrFile = Annotated[
@@ -54,11 +57,24 @@ TestSourceFile = Annotated[
 TestTargetFile = Annotated[
     Path | None, typer.Option(metavar="FILE", help="Translations for testing")
 ]
-TextFile = Annotated[
-    Path | None, typer.Option(metavar="FILE", help="Texts for training, one per line")
+TextFiles = Annotated[
+    list[Path] | None,
+    typer.Option(metavar="FILE", help="Text for training; repeat for several files"),
 ]
-ValidTextFile = Annotated[Path | None, typer.Option(metavar="FILE", help="Texts for validation")]
-TestTextFile = Annotated[Path | None, typer.Option(metavar="FILE", help="Texts for testing")]
+ValidTextFiles = Annotated[
+    list[Path] | None, typer.Option(metavar="FILE", help="Text for validation")
+]
+TestTextFiles = Annotated[list[Path] | None, typer.Option(metavar="FILE", help="Text for testing")]
+Lines = Annotated[
+    bool, typer.Option("--lines", help="Each line is a text; blank ones are dropped (default: mlm)")
+]
+Paragraphs = Annotated[
+    bool, typer.Option("--paragraphs", help="A text ends at a blank line, not at each line")
+]
+Document = Annotated[
+    bool,
+    typer.Option("--document", help="Each file is a text, with all its lines (default: lm)"),
+]
 Column = Annotated[str | None, typer.Option(metavar="COLUMN", help="Column name or index")]
 SourceLanguage = Annotated[
     str, typer.Option("--source-lang", metavar="LANGUAGE", help="Language of the sources")
@@ -95,6 +111,7 @@ def build_plan(
     test: str | None = None,
     seed: int,
     unique: bool = False,
+    is_stream: bool = False,
 ) -> "SplitPlan":
     """Return the sizes of the splits that have no file of their own."""
     from addnorm.core.errors import UserError
@@ -110,7 +127,25 @@ def build_plan(
         "valid": HoldoutSize.parse(valid, "--valid"),
         "test": HoldoutSize.parse(test, "--test"),
     }
-    return SplitPlan(**sizes, seed=seed, unique=unique)
+    if unique and is_stream:
+        raise UserError(
+            "--unique: expected with separate texts, got it with --document; leave it out, or use "
+            "--lines or --paragraphs"
+        )
+    return SplitPlan(**sizes, seed=seed, unique=unique, is_stream=is_stream)
+
+
+def choose_unit(*, lines: bool, paragraphs: bool, document: bool) -> "TextUnit | None":
+    """Return the unit of --lines, --paragraphs or --document; None without any of them."""
+    from addnorm.core.errors import UserError
+    from addnorm.data.readers.text_files import UNIT_OPTIONS
+
+    flags: dict[TextUnit, bool] = {"line": lines, "paragraph": paragraphs, "document": document}
+    chosen = [unit for unit, is_set in flags.items() if is_set]
+    if len(chosen) > 1:
+        options = " and ".join(UNIT_OPTIONS[unit] for unit in chosen)
+        raise UserError(f"expected --lines, --paragraphs or --document, got {options}; keep one")
+    return chosen[0] if chosen else None
 
 
 def write_corpus(

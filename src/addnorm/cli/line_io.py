@@ -122,11 +122,19 @@ def resolve_chunk(chunk: int | None, files: Iterable[Path]) -> int:
     return 1 if is_interactive else LINES_PER_CHUNK
 
 
-def open_run(folder: Path, device: str) -> "RunProtocol":
-    """Open a trained run; print a warning if its best checkpoint is damaged."""
+def open_run(folder: Path, device: str, *, average: int | None = None) -> "RunProtocol":
+    """Open a trained run, or an exported one; warn if the best checkpoint is damaged."""
+    from addnorm.core.errors import UserError
+    from addnorm.exporters.report import is_export
     from addnorm.train.trained_run import TrainedRun
 
-    run = TrainedRun.open(folder, device=device)
+    if is_export(folder):
+        from addnorm.exporters.exported_run import open_exported_run
+
+        if average is not None:
+            raise UserError(f"--average: expected a run, got the export {folder}")
+        return open_exported_run(folder)
+    run = TrainedRun.open(folder, device=device, average=average)
     if not run.is_best:
         print(
             f"addnorm: the best checkpoint of {folder} is damaged; using step {run.step}",
@@ -236,7 +244,10 @@ def run_lines(
         attention: file of the attention report; None for no report
     """
     if attention is not None:
+        from addnorm.tasks.attention_maps import get_observable_model
+
         check_attention_path(attention)
+        get_observable_model(run)
     examples: list[GeneratedText | LabelPrediction | FilledText] = []
     number = 0
     with progress_bar(description, shares_terminal=True) as tick:

@@ -22,6 +22,7 @@ from addnorm.cli.commands.data import data
 from addnorm.cli.commands.doctor import doctor
 from addnorm.cli.commands.draw import draw
 from addnorm.cli.commands.evaluate import evaluate
+from addnorm.cli.commands.export import export
 from addnorm.cli.commands.fill_mask import fill_mask
 from addnorm.cli.commands.fit import fit
 from addnorm.cli.commands.generate import generate
@@ -51,6 +52,7 @@ COMMANDS: dict[str, Callable[..., Any] | typer.Typer] = {
     "fill-mask": fill_mask,
     "fit": fit,
     "predict": predict,
+    "export": export,
     "bench": bench,
 }
 """Commands by name, in the order of `addnorm --help`."""

@@ -20,6 +20,12 @@ Attention = Annotated[
     typer.Option("--attention", metavar="FILE.html", help="Write attention maps to this HTML file"),
 ]
 Device = Annotated[str, typer.Option("--device", help="Device: auto, cpu, cuda or mps")]
+Average = Annotated[
+    int | None,
+    typer.Option(
+        "--average", metavar="N", help="Average the weights of the last N checkpoints of the run"
+    ),
+]
 SafeCsv = Annotated[
     bool,
     typer.Option(

@@ -28,6 +28,14 @@ class ArrangementMismatchError(UserError):
     """Weights of one arrangement were loaded into another."""
 
 
+class ExportRefusedError(UserError):
+    """A model has a part that an export target cannot express."""
+
+
+class ExportMismatchError(UserError):
+    """An exported model does not compute what the original computes. Exit code 1."""
+
+
 class InnerNormsIgnoredWarning(UserWarning):
     """The wiring puts norms inside its sub-layers, and a sub-layer does not support that."""
 
@@ -38,6 +46,10 @@ class WeightsNotInitializedWarning(UserWarning):
 
 class RolesGuessedWarning(UserWarning):
     """`init_weights` guessed the roles of weights of a plain module."""
+
+
+class MonitorWarning(UserWarning):
+    """A monitor cannot measure something; training is not affected."""
 
 
 def format_one_line(text: str) -> str:

@@ -9,6 +9,7 @@ class StrictLoader(yaml.SafeLoader):
     """YAML loader that rejects duplicate keys and aliases."""
 
     def compose_node(self, parent: Any, index: Any) -> Any:
+        """Reject aliases."""
         # Ten lines of aliases of aliases can stand for billions of values.
         if self.check_event(yaml.AliasEvent):
             event: Any = self.peek_event()  # type: ignore[no-untyped-call]
@@ -17,6 +18,7 @@ class StrictLoader(yaml.SafeLoader):
         return super().compose_node(parent, index)
 
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
+        """Reject keys that appear twice."""
         seen = set()
         for key_node, _ in node.value:
             if isinstance(key_node, yaml.ScalarNode):

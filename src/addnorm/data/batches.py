@@ -13,7 +13,7 @@ import random
 import sys
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import islice
@@ -26,7 +26,7 @@ from torch import Tensor
 
 from addnorm.core.errors import UserError
 from addnorm.core.seeds import derive_seed
-from addnorm.data.corpus import Corpus, Record, parse_records
+from addnorm.data.corpus import CONTINUES, Corpus, Record, parse_records
 from addnorm.data.tokenizer import PAD, Tokenizer
 from addnorm.kernels.cross_entropy import IGNORE_INDEX
 
@@ -113,6 +113,18 @@ class RowContext:
     def encode(self, texts: Iterable[str]) -> list[Ids]:
         """Return the token ids of each text, without special tokens."""
         return [np.array(ids, np.int32) for ids in self.tokenizer.encode(list(texts))]
+
+    def encode_pieces(self, records: Sequence[Record], column: str = "text") -> list[Ids]:
+        """Return the token ids of each record, which may continue the document before it."""
+        groups: tuple[list[int], list[int]] = ([], [])
+        for index, record in enumerate(records):
+            groups[CONTINUES in record].append(index)
+        encoders = self.tokenizer.encode, self.tokenizer.encode_continuations
+        pieces: dict[int, Ids] = {}
+        for group, encode in zip(groups, encoders, strict=True):
+            ids = encode([records[index][column] for index in group]) if group else []
+            pieces |= zip(group, (np.array(each, np.int32) for each in ids), strict=True)
+        return [pieces[index] for index in range(len(records))]
 
 
 class RowFormat(ABC):

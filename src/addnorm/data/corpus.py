@@ -4,6 +4,8 @@
     train.jsonl    {"source": "one", "target": "eins"}
                    {"source": "two", "target": "zwei"}
 
+A long document is stored in pieces, each but the first with `"continues": "previous"`.
+
 The package knows records only by their columns. What a task does with them is defined in
 `addnorm.tasks`; the card stores the name of the task that the corpus was made for, and the checksum
 of each file, computed while the file is written. A corpus without checksums was written by hand.
@@ -29,6 +31,8 @@ from addnorm.core.files import (
 SPLITS = ("train", "valid", "test")
 LABEL = "label"
 """Column whose values are classes. All other columns hold text for the tokenizer."""
+CONTINUES, PREVIOUS = "continues", "previous"
+"""Key and value that mark a record as a further piece of the document of the record before it."""
 CARD_FILE = "corpus.json"
 CREATE_HINT = "make one with `addnorm data`, for example `addnorm data demo{task} -o corpus`"
 
@@ -135,7 +139,7 @@ class Corpus:
             with self.path(split).open("rb") as lines:
                 for line in lines:
                     try:
-                        return tuple(json.loads(line).keys())
+                        return tuple(filter(CONTINUES.__ne__, json.loads(line).keys()))
                     except (ValueError, AttributeError, RecursionError):
                         raise _broken_record(self.path(split), 1, line, ()) from None
         return ()
@@ -171,12 +175,18 @@ def parse_records(
     for number, line in enumerate(lines, start=1):
         try:
             record = json.loads(line)
-            values = {name: record[name] for name in columns}
+            values = _select_columns(record, columns)
         except (ValueError, KeyError, TypeError, RecursionError):
             values = {}
         if not values or not all(isinstance(value, str) for value in values.values()):
             raise _broken_record(path, number + _count_lines_before(path, start), line, columns)
         yield values
+
+
+def _select_columns(record: Record, columns: Iterable[str]) -> dict[str, str]:
+    """Return the columns of a record, and the mark of a continuation if it has one."""
+    values = {name: record[name] for name in columns}
+    return values | {CONTINUES: record[CONTINUES]} if CONTINUES in record else values
 
 
 def _broken_record(path: Path, number: int, line: bytes, columns: Sequence[str]) -> UserError:
@@ -222,8 +232,8 @@ def write_corpus(
             with name.open("wb") as file:
                 counts[split] = 0
                 for record in records:
-                    columns = columns or tuple(record)
-                    values = {column: record[column] for column in columns}
+                    columns = columns or tuple(key for key in record if key != CONTINUES)
+                    values = _select_columns(record, columns)
                     if LABEL in values:
                         labels.add(values[LABEL])
                     text = json.dumps(values, ensure_ascii=False)

@@ -1,39 +1,29 @@
 """Construction of a corpus from a stream of records.
 
-1. Every record is written to a spool file, prefixed with the 64-bit hash of its first text column.
-2. The hashes decide the boundaries of the splits (`splitting.Splitter`).
-3. The spool files are read again and written as splits, then removed.
+1. Every record is written to a spool file (`spools.py`), until the boundaries of the splits are
+   known.
+2. The spool files are read again and written as splits, then removed.
 
-Memory is bounded by the size of the held-out splits, not by that of the corpus. Records with equal
-text always end up in the same split.
+Memory is bounded by the size of the held-out splits, not by that of the corpus.
 """
 
-import json
 import os
 import shutil
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from addnorm.core.errors import UserError
 from addnorm.core.files import LOCK_FILE, remove_stale_files
-from addnorm.data.corpus import CARD_FILE, LABEL, SPLITS, Corpus, Record, write_corpus
+from addnorm.data.corpus import CARD_FILE, SPLITS, Corpus, Record, write_corpus
 from addnorm.data.record_counts import RecordCounts
-from addnorm.data.splitting import (
-    HASH_RANGE,
-    HashSet64,
-    HoldoutSize,
-    Splitter,
-    hash_text,
-    split_key,
-)
+from addnorm.data.splitting import HoldoutSize
+from addnorm.data.spools import DocumentSpool, HashSpool, Spool
 
 SPOOL_FOLDER = ".addnorm-spool"
 """Folder of the spool files inside the corpus folder, removed at the end."""
-KEY_BYTES = 17
-"""Bytes of a spooled line before its record: sixteen hex digits and a space."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +36,8 @@ class SplitPlan:
     """Seed of the split."""
     unique: bool = False
     """Whether to drop repeated records."""
+    is_stream: bool = False
+    """Whether records are pieces of documents: the end of the text is held out, not a sample."""
 
 
 def check_output_folder(folder: str | Path, *, force: bool = False) -> None:
@@ -121,8 +113,9 @@ def build_corpus(
             f"--out: expected a writable folder, got {folder} ({problem.strerror})"
         ) from None
     try:
-        edges = _spool_records(spools, records_by_split, counts=counts, plan=plan)
-        sizes = _count_splits(spools, edges)
+        spool = _make_spool(spools, records_by_split, counts=counts, plan=plan)
+        spool.fill(records_by_split)
+        sizes = spool.count_records()
         if not sizes["train"]:
             raise UserError(_empty_corpus_message(counts, sizes))
         for split in records_by_split:
@@ -137,7 +130,7 @@ def build_corpus(
         corpus = write_corpus(
             folder,
             task,
-            splits={split: _read_spooled(spools, split, edges) for split in splits},
+            splits={split: spool.read(split) for split in splits},
             about={**about, "seed": plan.seed, "report": counts.to_dict()},
         )
         for split in set(SPLITS) - set(splits):  # of a replaced corpus
@@ -149,70 +142,19 @@ def build_corpus(
             folder.rmdir()
 
 
-def _spool_records(
-    spools: Path,
+def _make_spool(
+    folder: Path,
     records_by_split: Mapping[str, Iterable[Record]],
     *,
     counts: RecordCounts,
     plan: SplitPlan,
-) -> tuple[int, int]:
-    """Write every record, prefixed with its hash, to a spool file; return the split boundaries."""
+) -> Spool:
     none = HoldoutSize(count=0)
     valid = none if "valid" in records_by_split else plan.valid
     test = none if "test" in records_by_split else plan.test
-    splitter, held_out, seen = Splitter(valid=valid, test=test), HashSet64(), HashSet64()
-    encode = json.JSONEncoder(ensure_ascii=False).encode
-    # Train comes last: its records are looked up among those of the other splits.
-    for split in sorted(records_by_split, key=lambda split: split == "train"):
-        with (spools / split).open("wb") as spool:
-            for record in records_by_split[split]:
-                text = encode(dict(record))
-                if plan.unique and not seen.add(hash_text(text)):
-                    counts.drop("duplicate")
-                    continue
-                key = split_key(_first_text(record), plan.seed)
-                if split != "train":
-                    held_out.add(key)
-                else:
-                    splitter.observe(key)
-                    if key in held_out:
-                        counts.note("train records whose sentence is in the given valid or test")
-                spool.write(f"{key:016x} {text}\n".encode())
-    return splitter.edges()
-
-
-def _first_text(record: Record) -> str:
-    return next(text for column, text in record.items() if column != LABEL)
-
-
-def _iter_spooled_lines(spools: Path, edges: tuple[int, int]) -> Iterator[tuple[str, str]]:
-    """Yield (split, line) of all spooled records.
-
-    Hashes are compared as text, which is fast: hex digits of equal length sort like numbers.
-    """
-    test, valid = (f"{edge:016x}" if edge < HASH_RANGE else "g" for edge in edges)
-    for path in sorted(spools.iterdir()):
-        split = path.name
-        with path.open(encoding="utf-8", newline="\n") as spool:
-            if split != "train":
-                yield from ((split, line) for line in spool)
-                continue
-            for line in spool:
-                yield "test" if line < test else "valid" if line < valid else split, line
-
-
-def _count_splits(spools: Path, edges: tuple[int, int]) -> Counter[str]:
-    return Counter(split for split, _ in _iter_spooled_lines(spools, edges))
-
-
-def _read_spooled(
-    spools: Path, target_split: str, edges: tuple[int, int]
-) -> Iterator[dict[str, str]]:
-    return (
-        json.loads(line[KEY_BYTES:])
-        for split, line in _iter_spooled_lines(spools, edges)
-        if split == target_split
-    )
+    if plan.is_stream:
+        return DocumentSpool(folder, counts, valid=valid, test=test)
+    return HashSpool(folder, counts, valid=valid, test=test, seed=plan.seed, unique=plan.unique)
 
 
 def _empty_corpus_message(counts: RecordCounts, sizes: Counter[str]) -> str:

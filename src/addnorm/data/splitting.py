@@ -76,6 +76,18 @@ class HoldoutSize:
             )
         return cls(count=int(value))
 
+    def num_characters(self, total: int) -> int:
+        """Return how many of the last characters of a text are held out.
+
+        >>> HoldoutSize(fraction=0.1).num_characters(1_115_394)
+        111540
+        """
+        if self.fraction is not None:
+            return total - int(total * (1 - self.fraction))
+        if self.count is not None:
+            return self.count
+        return max(1, total // DEFAULT_HOLDOUT_DIVISOR) if total >= 3 else 0
+
     def num_hashes(self, total: int) -> int:
         """Return how many of the smallest hashes determine the edge; 0 for a fraction."""
         if self.fraction is not None:
@@ -129,7 +141,7 @@ class Splitter:
         Raises:
             UserError: nothing would be left for training
         """
-        self._check_sizes()
+        check_holdout_sizes(self.valid, self.test, self.total, "records")
         smallest = sorted(self.hash_counts)
         test = self._find_edge(
             smallest, self.test.num_hashes(self.total), start=self.test_threshold
@@ -148,18 +160,26 @@ class Splitter:
             start = key + 1
         return start
 
-    def _check_sizes(self) -> None:
-        held = (self.valid.count or 0) + (self.test.count or 0)
-        if held and held >= self.total:
-            raise UserError(
-                f"--valid and --test: expected fewer than {self.total} records, got {held}; none "
-                "is left for training"
-            )
-        if (self.valid.fraction or 0) + (self.test.fraction or 0) >= 1:
-            raise UserError(
-                "--valid and --test: expected fractions with a sum below 1, got "
-                f"{self.valid.fraction} and {self.test.fraction}; try 0.05 each"
-            )
+
+def check_holdout_sizes(valid: HoldoutSize, test: HoldoutSize, total: int, noun: str) -> None:
+    """Raise UserError if nothing would be left for training.
+
+    Args:
+        valid, test: sizes of the held-out splits
+        total: number of records or characters
+        noun: what is counted, for the error message
+    """
+    held = (valid.count or 0) + (test.count or 0)
+    if held and held >= total:
+        raise UserError(
+            f"--valid and --test: expected fewer than {total} {noun}, got {held}; none is left "
+            "for training"
+        )
+    if (valid.fraction or 0) + (test.fraction or 0) >= 1:
+        raise UserError(
+            "--valid and --test: expected fractions with a sum below 1, got "
+            f"{valid.fraction} and {test.fraction}; try 0.05 each"
+        )
 
 
 class HashSet64:

@@ -1,4 +1,4 @@
-"""Subword and character tokenizers, trained on a corpus and stored as `tokenizer.json`."""
+"""Subword, character and word tokenizers, trained on a corpus and stored as `tokenizer.json`."""
 
 import hashlib
 from collections.abc import Iterator, Sequence
@@ -17,7 +17,8 @@ PAD, START, END, UNKNOWN = range(4)
 SPECIALS = ["<pad>", "<s>", "</s>", "<unk>"]
 MASK = "<mask>"
 """Fifth special token, only in tokenizers that are trained with it."""
-KINDS = ("bpe", "unigram", "char")
+KINDS = ("bpe", "unigram", "char", "word")
+BYTE_KINDS = ("bpe", "unigram")
 
 MAX_TRAINING_CHARACTERS = 50_000_000
 """Characters of a corpus that a tokenizer is trained on at most; more would not fit into memory."""
@@ -29,8 +30,10 @@ BYTE_ALPHABET = pre_tokenizers.ByteLevel.alphabet()
 class Tokenizer:
     """Conversion between text and token ids; ids 0 to 3 are pad, start, end and unknown.
 
-    `bpe` and `unigram` work on bytes and have no unknown text. `char` maps characters that were not
-    in the training text to unknown. With a mask token, id 4 is `<mask>`.
+    `bpe` and `unigram` work on bytes and have no unknown text. `char` and `word` map characters, or
+    words between white space, that were not in the training text to unknown. `word` is for text
+    that is already split into tokens; it does not keep white space. With a mask token, id 4 is
+    `<mask>`.
     """
 
     def __init__(self, engine: Engine) -> None:
@@ -56,14 +59,14 @@ class Tokenizer:
 
         Args:
             corpus: the corpus
-            kind: bpe, unigram or char
+            kind: bpe, unigram, char or word
             vocab: upper bound of the vocabulary size
             special_tokens: special tokens after the four that every tokenizer has
         """
         if kind not in KINDS:
             raise UserError(unknown_name_message("tokenizer", kind, KINDS))
         specials = [*SPECIALS, *special_tokens]
-        floor = len(specials) + (len(BYTE_ALPHABET) if kind != "char" else 1)
+        floor = len(specials) + (len(BYTE_ALPHABET) if kind in BYTE_KINDS else 1)
         if vocab < floor:
             raise UserError(
                 f"vocab: expected at least {floor} for tokenizer {kind!r}, got {vocab}; "
@@ -135,6 +138,10 @@ class Tokenizer:
         """Return the token ids of each text, without special tokens."""
         return self._encode(self.engine, texts)
 
+    def encode_continuations(self, texts: list[str]) -> list[list[int]]:
+        """Return the token ids of texts that continue other texts, without special tokens."""
+        return self._encode(self._continuation_engine, texts)
+
     def encode_masked(self, text: str) -> list[int]:
         """Return the token ids of a text in which `<mask>` is the mask token.
 
@@ -144,7 +151,7 @@ class Tokenizer:
         if self.mask_id is None:
             raise UserError("this tokenizer has no mask token; expected one trained for mlm")
         pieces = text.split(MASK)
-        if not self.is_char:
+        if self.has_prefix_space:
             pieces[:-1] = [piece.rstrip(" ") for piece in pieces[:-1]]
         ids = self._encode(self.engine, pieces[:1])[0] if pieces[0] else []
         for piece in self._encode(self._continuation_engine, pieces[1:]):
@@ -152,23 +159,27 @@ class Tokenizer:
         return ids
 
     @cached_property
-    def is_char(self) -> bool:
-        """Whether tokens are characters; otherwise a token begins with the space before a word."""
-        return not isinstance(self.engine.pre_tokenizer, pre_tokenizers.ByteLevel)
+    def has_prefix_space(self) -> bool:
+        """Whether a token begins with the space before a word; the first word gets one, too."""
+        return isinstance(self.engine.pre_tokenizer, pre_tokenizers.ByteLevel)
 
     @cached_property
     def _continuation_engine(self) -> Engine:
         """The engine for text inside a sentence, which gets no space in front."""
         engine = Engine.from_str(self.engine.to_str())
         engine.encode_special_tokens = True
-        if not self.is_char:
+        if self.has_prefix_space:
             engine.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
         return engine
 
-    @staticmethod
-    def _encode(engine: Engine, texts: list[str]) -> list[list[int]]:
+    def _encode(self, engine: Engine, texts: list[str]) -> list[list[int]]:
         clean = [text.encode("utf-8", errors="replace").decode() for text in texts]
-        return [encoding.ids for encoding in engine.encode_batch_fast(clean)]
+        ids = [encoding.ids for encoding in engine.encode_batch_fast(clean)]
+        if not isinstance(engine.pre_tokenizer, pre_tokenizers.WhitespaceSplit):
+            return ids
+        # A word such as `</s>` has the id of the special token; as text it is unknown.
+        count = len(self.specials)
+        return [[UNKNOWN if number < count else number for number in each] for each in ids]
 
     def decode(self, ids: list[list[int]]) -> list[str]:
         """Return the texts of lists of token ids; special tokens are dropped."""
@@ -183,10 +194,13 @@ class Tokenizer:
 
 
 def _build_engine(kind: str) -> Engine:
-    if kind == "char":
+    if kind in ("char", "word"):
         engine = Engine(models.WordLevel({}, unk_token=SPECIALS[UNKNOWN]))
-        engine.pre_tokenizer = pre_tokenizers.Split("", "isolated")
-        engine.decoder = decoders.Fuse()
+        if kind == "char":
+            engine.pre_tokenizer = pre_tokenizers.Split("", "isolated")
+            engine.decoder = decoders.Fuse()
+        else:  # without a decoder, words are joined by spaces
+            engine.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
         return engine
     engine = Engine(models.BPE() if kind == "bpe" else models.Unigram())
     engine.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)

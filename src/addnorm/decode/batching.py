@@ -7,14 +7,15 @@ import torch
 from addnorm.core.errors import UserError
 from addnorm.data.tokenizer import END
 from addnorm.decode.beam import beam_search
+from addnorm.decode.engine import InferenceEngine
 from addnorm.decode.greedy import Hypothesis, decode_greedy
 from addnorm.decode.options import DecodingOptions
-from addnorm.decode.stepper import Sentence, make_stepper
+from addnorm.decode.stepper import Sentence, Stepper, make_stepper
 from addnorm.models import Model
 
 
 def decode(
-    model: Model,
+    model: Model | InferenceEngine,
     sentences: Sequence[Sentence],
     options: DecodingOptions | None = None,
     *,
@@ -23,7 +24,7 @@ def decode(
     """Decode sentences, in their order.
 
     Args:
-        model: a Seq2Seq or LanguageModel in eval mode
+        model: a Seq2Seq or LanguageModel in eval mode, or an exported one
         sentences: prefixes, sources and length limits
         options: decoding options; greedy by default
         end: token that ends a text; other special tokens are never generated
@@ -45,7 +46,7 @@ def decode(
 
 
 def decode_batches(
-    model: Model,
+    model: Model | InferenceEngine,
     sentences: Sequence[Sentence],
     options: DecodingOptions | None = None,
     *,
@@ -60,9 +61,19 @@ def decode_batches(
     for indices in batch_sentences(sentences, options):
         batch = [sentences[index] for index in indices]
         with torch.inference_mode():
-            stepper = make_stepper(model, batch, end)
-            search = beam_search if options.beam > 1 else decode_greedy
-            yield indices, search(stepper, batch, options)
+            if isinstance(model, InferenceEngine):
+                hypotheses = model.decode_batch(batch, options, end)
+            else:
+                hypotheses = search(make_stepper(model, batch, end), batch, options)
+        yield indices, hypotheses
+
+
+def search(
+    stepper: Stepper, sentences: Sequence[Sentence], options: DecodingOptions
+) -> list[list[Hypothesis]]:
+    """Run beam search, or greedy search or sampling with a beam of 1, over a stepper."""
+    run = beam_search if options.beam > 1 else decode_greedy
+    return run(stepper, sentences, options)
 
 
 def batch_sentences(sentences: Sequence[Sentence], options: DecodingOptions) -> Iterator[list[int]]:

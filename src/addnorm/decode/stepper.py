@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -10,9 +11,6 @@ from torch import Tensor
 from addnorm.core.errors import UserError
 from addnorm.data.tokenizer import END, PAD, START, UNKNOWN
 from addnorm.models import LanguageModel, Model, Seq2Seq
-from addnorm.stacks import Decoder, Encoder
-from addnorm.sublayers import KVCache
-from addnorm.sublayers.positions import LearnedPositions
 
 
 @dataclass(frozen=True)
@@ -42,6 +40,22 @@ class Sentence:
         return len(self.prefix) + (len(self.source) or self.limit)
 
 
+class DecodingCache(Protocol):
+    """What a stepper keeps per row: a `KVCache`, or the tensors of an exported model."""
+
+    def reorder(self, index: Tensor) -> None:
+        """Replace row i by row index[i]; rows may be dropped or repeated."""
+
+    def expand_beams(self, size: int) -> None:
+        """Repeat each row `size` times."""
+
+    def reorder_beams(self, parents: Tensor) -> None:
+        """Let beam i of group b continue from beam parents[b, i]."""
+
+    def select_groups(self, groups: Tensor) -> None:
+        """Keep the groups of beams with the given indices."""
+
+
 class Stepper(ABC):
     """A batch of hypotheses, one per row, that grow by one token per step.
 
@@ -50,12 +64,12 @@ class Stepper(ABC):
     """
 
     def __init__(
-        self, model: Model, cache: KVCache, sentences: Sequence[Sentence], end: int
+        self, device: torch.device, cache: DecodingCache, sentences: Sequence[Sentence], end: int
     ) -> None:
         self.end = end
         self.forbidden_tokens = [token for token in (PAD, START, END, UNKNOWN) if token != end]
-        self.device = next(model.parameters()).device
-        self.cache = cache
+        self.device = device
+        self._cache = cache
         self._prefixes = [sentence.prefix for sentence in sentences]
 
     def start(self) -> Tensor:
@@ -72,19 +86,19 @@ class Stepper(ABC):
 
     def reorder(self, index: Tensor) -> None:
         """Replace row i by row index[i]; rows may be dropped or repeated."""
-        self.cache.reorder(index)
+        self._cache.reorder(index)
 
     def expand_beams(self, beam: int) -> None:
         """Repeat each row `beam` times."""
-        self.cache.expand_beams(beam)
+        self._cache.expand_beams(beam)
 
     def reorder_beams(self, parents: Tensor) -> None:
         """Replace hypothesis i of each sentence s by hypothesis parents[s, i]."""
-        self.cache.reorder_beams(parents)
+        self._cache.reorder_beams(parents)
 
     def select_sentences(self, sentences: Tensor) -> None:
         """Keep the hypotheses of some sentences, given by their indices, (S)."""
-        self.cache.select_groups(sentences)
+        self._cache.select_groups(sentences)
 
     @abstractmethod
     def _logits(self, ids: Tensor, mask: Tensor | None) -> Tensor:
@@ -95,8 +109,8 @@ class DecoderStepper(Stepper):
     """Stepper of a decoder-only model."""
 
     def __init__(self, model: LanguageModel, sentences: Sequence[Sentence], end: int) -> None:
-        super().__init__(model, model.new_cache(), sentences, end)
-        self.model = model
+        self.model, self.cache = model, model.new_cache()
+        super().__init__(next(model.parameters()).device, self.cache, sentences, end)
 
     def _logits(self, ids: Tensor, mask: Tensor | None) -> Tensor:
         h = self.model.hidden(ids, mask=mask, cache=self.cache)[:, -1:]
@@ -107,12 +121,9 @@ class Seq2SeqStepper(Stepper):
     """Stepper of an encoder-decoder model; the encoder runs once."""
 
     def __init__(self, model: Seq2Seq, sentences: Sequence[Sentence], end: int) -> None:
-        super().__init__(model, model.new_cache(), sentences, end)
-        self.model = model
-        sources = [sentence.source for sentence in sentences]
-        if not all(sources):
-            raise UserError("source: expected at least the end token, got an empty one")
-        source, self._mask = pad_tokens(sources, self.device)
+        self.model, self.cache = model, model.new_cache()
+        super().__init__(next(model.parameters()).device, self.cache, sentences, end)
+        source, self._mask = pad_sources(sentences, self.device)
         self._memory = model.encode(source, source_mask=self._mask)
 
     def _logits(self, ids: Tensor, mask: Tensor | None) -> Tensor:
@@ -134,6 +145,16 @@ def make_stepper(model: Model, sentences: Sequence[Sentence], end: int = END) ->
     raise UserError(f"model: expected a Seq2Seq or LanguageModel, got a {type(model).__name__}")
 
 
+def pad_sources(
+    sentences: Sequence[Sentence], device: torch.device
+) -> tuple[Tensor, Tensor | None]:
+    """Return the padded sources of sentences and their mask; see `pad_tokens`."""
+    sources = [sentence.source for sentence in sentences]
+    if not all(sources):
+        raise UserError("source: expected at least the end token, got an empty one")
+    return pad_tokens(sources, device)
+
+
 def pad_tokens(
     rows: Sequence[Sequence[int]], device: torch.device, *, pad_left: bool = False
 ) -> tuple[Tensor, Tensor | None]:
@@ -151,8 +172,3 @@ def pad_tokens(
         return ids, None
     position = torch.arange(longest, device=device)
     return ids, position >= longest - lengths if pad_left else position < lengths
-
-
-def max_positions(stack: Encoder | Decoder) -> int | None:
-    """Return the number of learned positions of a stack; None if positions are unlimited."""
-    return stack.positions.length if isinstance(stack.positions, LearnedPositions) else None

@@ -18,11 +18,13 @@ from addnorm.doctor.analysis.results import AddAnalysis, ModelAnalysis
 from addnorm.doctor.analysis.typical_layer import build_typical_layers
 from addnorm.doctor.analysis.weight_roles import find_weight_roles
 from addnorm.doctor.blind_spots import list_blind_spots
+from addnorm.doctor.graph.graph import Graph
 from addnorm.doctor.graph.nodes import Scale
 from addnorm.doctor.graph.ops import ATTENTION, PRODUCT, SLICES, is_mixing
 from addnorm.doctor.matching import match_arrangement
 from addnorm.doctor.model_trace import ModelTrace
 from addnorm.doctor.report import SEVERITIES, Block, Finding, NormUse, Report
+from addnorm.doctor.residual.residual_adds import ResidualAdd
 from addnorm.doctor.signature import build_signature
 from addnorm.doctor.stream_summary import describe_outliers, describe_streams
 from addnorm.doctor.trace.statistics import Attention
@@ -91,9 +93,7 @@ def _build_blocks(trace: ModelTrace, adds: list[AddAnalysis]) -> tuple[Block, ..
 def _build_block(trace: ModelTrace, index: int, *, add: AddAnalysis) -> Block:
     analysis, residual = trace.analysis, add.add
     graph = analysis.graph
-    branch = common_path(
-        graph[i].path for i in residual.path if i != residual.fork and is_mixing(graph[i].op)
-    )
+    branch = find_branch_path(graph, residual)
     return Block(
         index=index,
         path=residual.module,
@@ -108,6 +108,11 @@ def _build_block(trace: ModelTrace, index: int, *, add: AddAnalysis) -> Block:
         branch_scale=_scale_product(add.scales),
         measurements=_collect_measurements(trace, residual.node, branch=branch),
     )
+
+
+def find_branch_path(graph: Graph, add: ResidualAdd) -> str:
+    """Return the path of the module that computes the branch of a residual add."""
+    return common_path(graph[i].path for i in add.path if i != add.fork and is_mixing(graph[i].op))
 
 
 def _collect_measurements(trace: ModelTrace, node: int, *, branch: str) -> dict[str, float]:
@@ -189,7 +194,7 @@ def _build_rows(trace: ModelTrace, blocks: tuple[Block, ...]) -> Iterator[Row]:
     for stream in sorted({block.stream for block in blocks}):
         yield from _stream_rows(stream, [block for block in blocks if block.stream == stream])
     for attention in trace.recording.stats.attentions:
-        if math.isfinite(attention.max_logit) and _is_attention(trace.analysis, attention):
+        if math.isfinite(attention.max_logit) and is_attention(trace.analysis, attention):
             yield _make_row("max_logit", attention.max_logit, path=attention.path)
             yield _make_row("attention_entropy", attention.entropy, path=attention.path)
     yield from _role_rows(trace, blocks)
@@ -200,7 +205,7 @@ def _build_rows(trace: ModelTrace, blocks: tuple[Block, ...]) -> Iterator[Row]:
             )
 
 
-def _is_attention(analysis: ModelAnalysis, attention: Attention) -> bool:
+def is_attention(analysis: ModelAnalysis, attention: Attention) -> bool:
     """Return whether the weights of a softmax multiply values, unlike those of a router."""
     graph = analysis.graph
     if attention.is_square or attention.node >= len(graph):

@@ -56,11 +56,15 @@ def doctor(
     _check_arguments(model, loss, optimizer=optimizer, config=config, build=build)
     rule_ids = _select_rules(rules)
     with trace_model(model, example_inputs, loss) as trace:
-        context = RuleContext(trace, optimizer=optimizer, config=config, build=build)
-        findings = [finding for name in rule_ids for finding in _apply_rule(name, context)]
-        return build_report(
-            trace, findings=findings, notes=context.notes, reads_ahead=reads_ahead(context)
-        )
+        return audit(RuleContext(trace, optimizer=optimizer, config=config, build=build), rule_ids)
+
+
+def audit(context: RuleContext, rule_ids: Sequence[str] = tuple(RULES)) -> Report:
+    """Apply rules to a traced model and return the report; the trace must still be open."""
+    findings = [finding for name in rule_ids for finding in _apply_rule(name, context)]
+    return build_report(
+        context.trace, findings=findings, notes=context.notes, reads_ahead=reads_ahead(context)
+    )
 
 
 def _check_arguments(model: Any, loss: Any, *, optimizer: Any, config: Any, build: Any) -> None:

@@ -44,6 +44,14 @@ MAX_LOSS_OUTPUTS = 64
 
 
 @dataclass(frozen=True, slots=True)
+class CallArguments:
+    """Positional and keyword inputs of a model together, as example inputs."""
+
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
 class GradientNorms:
     """Result of the backward pass; what has no gradient is missing."""
 
@@ -76,13 +84,16 @@ class ModelTrace:
 
 
 @contextlib.contextmanager
-def trace_model(model: nn.Module, example: Any, loss: Loss | None = None) -> Iterator[ModelTrace]:
+def trace_model(
+    model: nn.Module, example: Any, loss: Loss | None = None, *, backward: bool = True
+) -> Iterator[ModelTrace]:
     """Run and analyze a model; restore the model and its inputs at the end of the block.
 
     Args:
         model: model to trace; wrappers such as DDP and `torch.compile` are removed
         example: a tensor, a tuple of positional inputs, or a dict of keyword inputs
         loss: function from the output to a scalar; by default `surrogate_loss`
+        backward: whether to run the backward pass; without it there are no gradients
 
     Raises:
         UserError: if the model does not run on the inputs, or the loss is not a scalar
@@ -95,7 +106,9 @@ def trace_model(model: nn.Module, example: Any, loss: Loss | None = None) -> Ite
     with torch.inference_mode(False), deferred_interrupt(), preserve_model_state(model) as guard:
         for tensor in iter_tensors((args, kwargs)):
             guard.save(tensor)  # a forward pass may write to its inputs, and rules reuse them
-        trace = _run_and_trace(model, args, kwargs=kwargs, loss=loss, guard=guard)
+        trace = _run_and_trace(
+            model, args, kwargs=kwargs, loss=loss, guard=guard, backward=backward
+        )
         guard.restore()
         yield trace
 
@@ -140,6 +153,8 @@ def clone_inputs(call: tuple[tuple[Any, ...], dict[str, Any]]) -> Any:
 
 def to_call_arguments(example: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Return example inputs as positional and keyword arguments."""
+    if isinstance(example, CallArguments):
+        return example.args, dict(example.kwargs)
     if isinstance(example, Tensor):
         return (example,), {}
     if isinstance(example, tuple | list):
@@ -159,6 +174,7 @@ def _run_and_trace(
     kwargs: dict[str, Any],
     loss: Loss | None,
     guard: StateGuard,
+    backward: bool,
 ) -> ModelTrace:
     """Run the model in eval mode, or in train mode if it fails in eval mode."""
     problems: list[BaseException] = []
@@ -175,8 +191,12 @@ def _run_and_trace(
             problems.append(problem)
             continue
         analysis = _analyze(recording)
-        with torch.enable_grad(), torch._C.DisableTorchFunction():
-            gradients = _measure_gradients(model, output, loss=loss, recorder=recorder, guard=guard)
+        gradients = GradientNorms()
+        if backward:
+            with torch.enable_grad(), torch._C.DisableTorchFunction():
+                gradients = _measure_gradients(
+                    model, output, loss=loss, recorder=recorder, guard=guard
+                )
         raise_if_interrupted()
         return ModelTrace(
             model, args, kwargs, recording, analysis, output, training, gradients,

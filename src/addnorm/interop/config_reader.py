@@ -139,11 +139,18 @@ class ConfigReader:
             layout: "half" rotates feature i with i + half, "interleaved" rotates neighbors
             partial: whether the class supports rotating a part of each head
         """
-        parameters = self("rope_parameters")
-        by_layer_type = [value for value in (parameters or {}).values() if isinstance(value, dict)]
-        if by_layer_type and any(each != by_layer_type[0] for each in by_layer_type):
-            self.reject(f"rope_parameters={parameters!r} (must be equal in all layers)")
-        rope = dict(by_layer_type[0] if by_layer_type else parameters or {})
+        parameters = self("rope_parameters") or {}
+        by_layer_type = {n: each for n, each in parameters.items() if isinstance(each, dict)}
+        local_base = None
+        if len({str(each) for each in by_layer_type.values()}) > 1:
+            local = dict(by_layer_type.get("sliding_attention", {}))
+            local_base = local.pop("rope_theta", None)
+            is_plain = {**local, "rope_type": local.get("rope_type")} == {"rope_type": "default"}
+            if set(by_layer_type) != {"full_attention", "sliding_attention"} or not is_plain:
+                self.reject(f"rope_parameters={parameters!r} (not supported)")
+        rope = dict(by_layer_type.get("full_attention", parameters))
+        if by_layer_type and "full_attention" not in by_layer_type:
+            rope = dict(next(iter(by_layer_type.values())))
         base = float(rope.pop("rope_theta", 10000.0))
         share = float(rope.pop("partial_rotary_factor", 1.0))
         if share != 1.0 and not partial:
@@ -151,6 +158,7 @@ class ConfigReader:
         options = [f"base={base!r}"] if base != 10000.0 else []
         options += [f"share={share!r}"] if share != 1.0 else []
         options += [f"layout={layout}"] if layout != "half" else []
+        options += [f"local_base={float(local_base)!r}"] if local_base is not None else []
         kind = rope.pop("rope_type", "default")
         scaling = ROTARY_SCALINGS.get(kind)
         if scaling is None:
@@ -158,11 +166,38 @@ class ConfigReader:
         else:
             rope.setdefault("original_max_position_embeddings", self("max_position_embeddings", 0))
             options += [f"scaling={kind}"] if kind != "default" else []
+            if kind == "longrope":
+                options += self._longrope_options(rope)
             options += [f"{ours}={rope.pop(theirs)!r}" for theirs, ours in scaling.items()]
+            if kind == "yarn":
+                options += self._yarn_options(rope)
         for name, value in rope.items():
             if name not in ("type", "original_max_position_embeddings"):
                 self.reject(f"rope_parameters with {name}={value!r} (not supported)")
         return f"rotary({', '.join(options)})" if options else "rotary"
+
+    def _yarn_options(self, rope: dict[str, Any]) -> list[str]:
+        """Return the options of YaRN that have a default, and remove them from the parameters."""
+        amplitude, mscale = rope.pop("attention_factor", None), rope.pop("mscale", None)
+        whole = rope.pop("mscale_all_dim", None)
+        if amplitude is None and mscale and whole:
+            self.reject(f"rope_parameters with mscale={mscale!r} (set attention_factor instead)")
+        values = {"fast": rope.pop("beta_fast", None), "slow": rope.pop("beta_slow", None)}
+        values |= {"truncate": rope.pop("truncate", None), "amplitude": amplitude}
+        return [f"{name}={value!r}" for name, value in values.items() if value is not None]
+
+    def _longrope_options(self, rope: dict[str, Any]) -> list[str]:
+        """Return the divisors and the amplitude of LongRoPE, and remove them."""
+        texts = {
+            ours: " ".join(repr(float(value)) for value in rope.pop(theirs))
+            for theirs, ours in (("short_factor", "short"), ("long_factor", "long"))
+        }
+        factor, amplitude = rope.pop("factor", None), rope.pop("attention_factor", None)
+        if factor is None:
+            factor = self("max_position_embeddings") / rope["original_max_position_embeddings"]
+        options = [f"{name}={text!r}" for name, text in texts.items()]
+        options += [f"factor={float(factor)!r}"]
+        return options + ([f"amplitude={float(amplitude)!r}"] if amplitude is not None else [])
 
     def windows(self, window: str, types: str | None = None) -> int | tuple[int | None, ...] | None:
         """Return the attention windows of a config.
@@ -199,7 +234,8 @@ class ConfigReader:
             raise UserError(f"cannot convert {self.name} exactly: {'; '.join(self.problems)}")
 
 
-# Supported rotary scalings, and the addnorm names of their parameters.
+# Supported rotary scalings, and the addnorm names of their parameters. "dynamic" is not among them:
+# its frequencies depend on the sequences that a model of transformers has seen before.
 ROTARY_SCALINGS: dict[str, dict[str, str]] = {
     "default": {},
     "linear": {"factor": "factor"},
@@ -209,6 +245,8 @@ ROTARY_SCALINGS: dict[str, dict[str, str]] = {
         "high_freq_factor": "high",
         "original_max_position_embeddings": "length",
     },
+    "yarn": {"factor": "factor", "original_max_position_embeddings": "length"},
+    "longrope": {"original_max_position_embeddings": "length"},
 }
 
 

@@ -9,6 +9,7 @@ from torch import Tensor
 from addnorm.core.errors import UserError
 from addnorm.measure.evaluation_context import eval_mode
 from addnorm.models import Config, Model, build
+from addnorm.models.check_config import check_matches_config
 
 CALL_FIELDS = (
     *("wiring", "norm", "encoder_wiring", "encoder_norm", "positions", "embed_norm", "qk_norm"),
@@ -75,6 +76,7 @@ def check_arrangement(model: Any, expected: Config, class_name: str) -> None:
             f"to_hf: expected the attribute model to be an addnorm model, got "
             f"{type(model).__name__}"
         )
+    check_matches_config(model)
     theirs = _describe_model(build(expected, device="meta"))
     ours = _describe_model(model)
     for name, value in theirs.items():
@@ -103,6 +105,7 @@ def _make_inputs(config: Config, weight: Tensor) -> dict[str, Tensor]:
         shape = (1, config.channels, config.image, config.image)
         waves = torch.arange(shape[1] * shape[2] * shape[3], device=weight.device).sin()
         return {"pixel_values": waves.view(shape).to(weight.dtype)}
-    ids = (torch.arange(8, device=weight.device).view(2, 4) * 7 + 5) % (config.vocab or 1)
+    vocab = min(config.vocab or 1, config.source_vocab or config.vocab or 1)
+    ids = (torch.arange(8, device=weight.device).view(2, 4) * 7 + 5) % vocab
     pair = {"decoder_input_ids": ids[:, :3]} if config.kind == "seq2seq" else {}
     return {"input_ids": ids, "attention_mask": torch.ones_like(ids), **pair}

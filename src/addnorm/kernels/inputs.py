@@ -1,5 +1,6 @@
 """Checks of what callers pass as tensors, for messages that torch's own do not give."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -38,3 +39,18 @@ def check_index_range(name: str, index: Tensor, size: int, what: str) -> None:
     if lowest < 0 or highest >= size:
         wrong = lowest if lowest < 0 else highest
         raise UserError(f"{name}: expected {what} from 0 to {size - 1}, got {wrong}")
+
+
+def has_shape(tensor: Tensor, *shapes: Sequence[int]) -> bool:
+    """Return whether a tensor has one of some shapes.
+
+    `shape in shapes` also compares shapes of other lengths, size by size. In an exported program
+    that would fix a batch that happens to equal the number of heads.
+
+    >>> has_shape(torch.ones(2, 3), (3, 2), (2, 3)), has_shape(torch.ones(2, 3), (2, 3, 4))
+    (True, False)
+    """
+    return any(
+        tensor.ndim == len(shape) and all(a == b for a, b in zip(tensor.shape, shape, strict=True))
+        for shape in shapes
+    )

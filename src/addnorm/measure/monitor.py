@@ -1,7 +1,7 @@
 """Training monitor: measures every N steps in a separate forward pass, so training is unchanged."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,8 +11,9 @@ from torch import Tensor, nn
 from addnorm.core.errors import UserError
 from addnorm.core.rows import Row, thinned_interval
 from addnorm.measure.gradient_norm import squared_gradient_norms
-from addnorm.measure.probe import Scalars, forward_scalars
-from addnorm.measure.sites import find_stacks, site_fields, site_parameters, unwrap_model
+from addnorm.measure.probe import Scalars
+from addnorm.measure.site_source import SiteSource, StackSites
+from addnorm.measure.sites import unwrap_model
 from addnorm.measure.update_ratio import clone_parameters, squared_update_norms
 from addnorm.sublayers.base import check_positive_int
 
@@ -26,7 +27,8 @@ class _PendingStep:
 
     step: int
     parameters: list[nn.Parameter]
-    weights: list[Tensor]
+    weights: list[Tensor] | None
+    """Copies of the parameters; None if their change is not measured."""
     gradients: Tensor
     scalars: Scalars
 
@@ -52,18 +54,30 @@ class Monitor:
         every: measure step 1 and every step divisible by this number; after `MAX_DENSE_STEPS`
             measurements the interval grows with the step, see `thinned_interval`
         sentences: number of sequences of the batch in the forward pass
+        sites: where the model is measured; the stacks of an addnorm model by default
+        max_entries: copy at most this number of entries of a parameter to compute update ratios
+            from; all by default
     """
 
-    def __init__(self, model: nn.Module, *, every: int = 50, sentences: int = 4) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        every: int = 50,
+        sentences: int = 4,
+        sites: SiteSource | None = None,
+        max_entries: int | None = None,
+    ) -> None:
         check_positive_int("every", every)
         check_positive_int("sentences", sentences)
         self.model, self.every, self.sentences = unwrap_model(model), every, sentences
-        self.stacks = find_stacks(self.model)
+        self.sites = StackSites(self.model) if sites is None else sites
+        self.max_entries = max_entries
         self._pending: _PendingStep | None = None
 
     def is_due(self, step: int) -> bool:
         """Return whether a step is measured. A resumed run measures the same steps."""
-        return step == 1 or step % thinned_interval(self.every, step, full=MAX_DENSE_STEPS) == 0
+        return is_due(step, self.every)
 
     def before_update(self, step: int, *args: Any, **kwargs: Any) -> None:
         """Measure gradients and sites after the backward pass.
@@ -75,16 +89,36 @@ class Monitor:
         self._pending = None  # a skipped step never reached after_update
         if not self.is_due(step):
             return
+        inputs = first_sequences(args, kwargs, self.sentences) if args or kwargs else ((), {})
+        self.measure(step, *inputs)
+
+    def measure(
+        self,
+        step: int,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        *,
+        gradient_scale: float | Tensor = 1.0,
+        updates: bool = True,
+    ) -> None:
+        """Measure gradients and sites of a step, whether it is due or not.
+
+        Args:
+            step: number of the step, from 1
+            args: positional arguments of the model
+            kwargs: keyword arguments of the model; without any there are no site metrics
+            gradient_scale: factor that the gradients were multiplied by
+            updates: whether to copy the weights for the update ratios
+        """
         parameters = [each for each in self.model.parameters() if each.requires_grad]
-        scalars: Scalars = []
-        if args or kwargs:
-            inputs = first_sequences(args, kwargs, self.sentences)
-            scalars = forward_scalars(self.model, *inputs[0], **inputs[1])
+        kwargs = kwargs or {}
+        scalars = self.sites.measure(*args, **kwargs) if args or kwargs else []
+        gradients = squared_gradient_norms(parameters)
         self._pending = _PendingStep(
             step=step,
             parameters=parameters,
-            weights=clone_parameters(parameters),
-            gradients=squared_gradient_norms(parameters),
+            weights=clone_parameters(parameters, self.max_entries) if updates else None,
+            gradients=gradients if gradient_scale == 1.0 else gradients / gradient_scale**2,
             scalars=scalars,
         )
 
@@ -93,7 +127,11 @@ class Monitor:
         pending, self._pending = self._pending, None
         if pending is None:
             return []
-        moves, lengths = squared_update_norms(pending.weights, pending.parameters)
+        moves, lengths = (
+            torch.zeros_like(pending.gradients).expand(2, -1)
+            if pending.weights is None
+            else squared_update_norms(pending.weights, pending.parameters, self.max_entries)
+        )
         # One transfer for all values, so that the device is waited for only once.
         scalars = [value.to(moves.device).reshape(1) for _, value in pending.scalars]
         numbers = torch.cat((pending.gradients, moves, lengths, *scalars)).tolist()
@@ -116,16 +154,20 @@ class Monitor:
     def _iter_groups(self, index: dict[int, int]) -> Iterable[tuple[dict[str, Any], Sequence[int]]]:
         """Yield row fields and parameter indices: of the whole model, then of each site."""
         yield {}, range(len(index))
-        for name, stack in self.stacks.items():
-            for site in stack.plan.sites:
-                own = {id(parameter) for parameter in site_parameters(stack, site)}
-                members = [index[each] for each in own if each in index]
-                if members:
-                    yield site_fields(name, site), sorted(members)
+        for fields, parameters in self.sites.iter_parameters():
+            own = {id(parameter) for parameter in parameters}
+            members = [index[each] for each in own if each in index]
+            if members:
+                yield fields, sorted(members)
+
+
+def is_due(step: int, every: int) -> bool:
+    """Return whether a step is measured: the first, and those divisible by the interval."""
+    return step == 1 or step % thinned_interval(every, step, full=MAX_DENSE_STEPS) == 0
 
 
 def first_sequences(
-    args: Sequence[Any], kwargs: dict[str, Any], count: int
+    args: Sequence[Any], kwargs: Mapping[str, Any], count: int
 ) -> tuple[list[Any], dict[str, Any]]:
     """Return the arguments of a model with the batch cut to its first `count` sequences.
 

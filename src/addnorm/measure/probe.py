@@ -8,7 +8,7 @@ of `metrics/` are such functions:
                                   "site": 0, "layer": 0, "kind": "self"}, ...]
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from addnorm.core.plan import Site
 from addnorm.core.rows import Row
 from addnorm.measure.evaluation_context import evaluation_mode
-from addnorm.measure.metrics import SITE_METRICS
+from addnorm.measure.metrics import SITE_METRICS, SiteMetric
 from addnorm.measure.metrics.site_activations import SiteActivations
 from addnorm.measure.sites import find_stacks, site_fields, unwrap_model
 from addnorm.stacks.stack import Stack
@@ -54,15 +54,27 @@ def forward_scalars(model: nn.Module, *args: Any, **kwargs: Any) -> Scalars:
     by_site: dict[tuple[str, int], Scalars] = {}
 
     def visit(stack: str, site: Site, activations: SiteActivations) -> None:
-        values = ((name, metric(activations)) for name, metric in SITE_METRICS.items())
-        by_site[stack, site.index] = [
-            ({"name": name, "value": 0.0, **site_fields(stack, site)}, value)
-            for name, value in values
-            if value is not None
-        ]
+        fields = site_fields(stack, site)
+        by_site[stack, site.index] = list(site_scalars(activations, SITE_METRICS, fields))
 
     visit_sites(model, visit, *args, **kwargs)
     return [scalar for scalars in by_site.values() for scalar in scalars]
+
+
+def site_scalars(
+    activations: SiteActivations, metrics: Mapping[str, SiteMetric], fields: Mapping[str, Any]
+) -> Iterator[tuple[dict[str, Any], Tensor]]:
+    """Yield a row and its value for each metric that is defined at a site.
+
+    Args:
+        activations: activations at the site
+        metrics: functions by the name of their rows
+        fields: fields that identify the site in a row
+    """
+    for name, metric in metrics.items():
+        value = metric(activations)
+        if value is not None:
+            yield {"name": name, "value": 0.0, **fields}, value
 
 
 def visit_sites(model: nn.Module, visit: SiteVisitor, *args: Any, **kwargs: Any) -> None:

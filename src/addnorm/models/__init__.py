@@ -5,6 +5,7 @@ from addnorm.models.build import build, load
 from addnorm.models.classifier import Classifier
 from addnorm.models.config import Config
 from addnorm.models.language import LanguageModel, MaskedLM, PrefixLM
+from addnorm.models.output import ModelOutput
 from addnorm.models.presets import PRESETS, Preset
 from addnorm.models.seq2seq import Seq2Seq
 
@@ -15,6 +16,7 @@ __all__ = [
     "LanguageModel",
     "MaskedLM",
     "Model",
+    "ModelOutput",
     "PrefixLM",
     "Preset",
     "Seq2Seq",

@@ -24,7 +24,9 @@ from addnorm.core.files import (
 )
 from addnorm.core.validation import check_path
 from addnorm.kernels.cross_entropy import LossSums, cross_entropy
+from addnorm.models.check_config import check_matches_config
 from addnorm.models.config import CONFIG_HINT, Config
+from addnorm.models.training_interface import TrainingInterface
 from addnorm.stacks import Decoder, Encoder, Stack
 from addnorm.stacks.init import check_seed, init_weight_, reset_all_parameters
 
@@ -109,8 +111,12 @@ class WiredModule(nn.Module, ABC):
         }
 
 
-class Model(WiredModule):
-    """Embedding, stacks and head built from a `Config`."""
+class Model(TrainingInterface, WiredModule):
+    """Embedding, stacks and head built from a `Config`.
+
+    Besides the arguments of `forward`, a call takes the keyword inputs of Hugging Face models, such
+    as `input_ids`, `attention_mask` and `labels`; it then returns a `ModelOutput`.
+    """
 
     def __init__(self, config: Config) -> None:
         super().__init__()
@@ -143,13 +149,19 @@ class Model(WiredModule):
         return cross_entropy(self(*inputs, **options), targets, smoothing=smoothing)
 
     def save(self, folder: str | Path) -> None:
-        """Save `config.json` and `model.safetensors` to a folder, with their checksums."""
+        """Save `config.json` and `model.safetensors` to a folder, with their checksums.
+
+        Raises:
+            UserError: the model has no weights, or parts of it were replaced, so that its config
+                does not describe it
+        """
         if any(parameter.is_meta for parameter in self.parameters()):
             raise UserError(
                 "expected a model with weights to save, got one on the meta device; call "
                 "to_empty(device=...) and init_weights() first"
             )
         check_path("folder", folder)
+        check_matches_config(self)
         tensors = self.state_dict()
         folder = Path(folder)
         with atomic_write(folder / WEIGHTS_FILE) as weights:

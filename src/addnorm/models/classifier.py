@@ -1,15 +1,18 @@
 """Encoder-only classifier of texts and images."""
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from addnorm.core.errors import UserError
 from addnorm.kernels.dropout import Dropout
 from addnorm.models.base import Model, make_stack
 from addnorm.models.config import Config
 from addnorm.models.embeddings import PatchEmbedding, TokenEmbedding
+from addnorm.models.keyword_inputs import accept_keyword_inputs
 from addnorm.norms.base import check_mask
 from addnorm.stacks import Encoder
 
@@ -28,6 +31,8 @@ class Classifier(Model):
     Without `classes` the model returns the hidden states. Devlin et al., BERT, 2018, arXiv
     1810.04805; images: Dosovitskiy et al., ViT, 2020, arXiv 2010.11929.
     """
+
+    loss_type = "ForSequenceClassification"
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
@@ -74,9 +79,12 @@ class Classifier(Model):
             mask: (B, L) boolean, True at valid tokens
 
         Returns:
-            (B, dim) pooled vectors, after the pooler if there is one.
+            (B, dim) pooled vectors, after the pooler if there is one; the hidden states without
+            pooling.
         """
         check_mask(mask, hidden)
+        if self.config.pooling == "none":
+            return hidden
         if self.config.pooling == "cls":
             y = hidden[:, 0]
         elif mask is None:
@@ -86,6 +94,37 @@ class Classifier(Model):
             y = (hidden * valid).sum(1) / valid.sum(1).clamp_min(1)
         return y if self.pooler is None else self.act(self.pooler(y))
 
+    @property
+    def returns_hidden_states(self) -> bool:  # type: ignore[override]
+        """Whether the model has no classes."""
+        return self.head is None
+
+    def compute_loss(self, logits: Tensor, labels: Tensor, num_items: Any = None) -> Tensor:
+        """Return the loss of labels.
+
+        Integers are classes (cross entropy). Floating-point labels are the targets of a regression
+        (mean squared error) if there is one class, else independent labels (binary cross entropy).
+        """
+        if self.head is None:
+            raise UserError("labels: expected a model with classes, got one without; set classes")
+        if not labels.is_floating_point():
+            return super().compute_loss(logits, labels, num_items)
+        if labels.numel() != logits.numel():
+            raise UserError(
+                f"labels: expected floats of shape {tuple(logits.shape)}, got {tuple(labels.shape)}"
+            )
+        loss = F.mse_loss if logits.shape[-1] == 1 else F.binary_cross_entropy_with_logits
+        targets = labels.view(logits.shape).to(logits)
+        total = loss(logits, targets, reduction="sum")
+        return total / (logits.numel() if num_items is None else num_items)
+
+    @accept_keyword_inputs(
+        input_ids="inputs",
+        pixel_values="inputs",
+        attention_mask="mask",
+        token_type_ids="type_ids",
+        position_ids="position_index",
+    )
     def forward(
         self,
         inputs: Tensor,
@@ -95,6 +134,8 @@ class Classifier(Model):
         **segments: Tensor,
     ) -> Tensor:
         """Return logits, (B, classes), or hidden states, (B, L, dim), without classes.
+
+        Without pooling, the logits are those of every token, (B, L, classes).
 
         Args:
             inputs: (B, L) token ids, or (B, channels, side, side) pixels

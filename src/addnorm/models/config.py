@@ -2,7 +2,7 @@
 
 import math
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -26,6 +26,11 @@ Rate = Annotated[float, Field(ge=0, lt=1)]
 PositiveFloat = Annotated[float, Field(gt=0, le=MAX_FACTOR, allow_inf_nan=False)]
 
 CONFIG_HINT = 'restore it, or delete its "checksum" to accept the change'
+TRAINING_SETTINGS = {
+    *("use_cache", "pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id"),
+}
+"""Attributes of `Config` that trainers of other libraries set; not fields, neither saved nor
+compared."""
 KINDS = ("lm", "prefix_lm", "masked_lm", "seq2seq", "classifier")
 
 
@@ -38,6 +43,13 @@ class Config(BaseModel):
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    model_type: ClassVar[str] = "addnorm"
+    use_cache: ClassVar[bool | None] = None
+    pad_token_id: ClassVar[int | None] = 0
+    bos_token_id: ClassVar[int | None] = 1
+    eos_token_id: ClassVar[int | None] = 2
+    decoder_start_token_id: ClassVar[int | None] = 1
 
     kind: Literal["lm", "prefix_lm", "masked_lm", "seq2seq", "classifier"]
     """Kind of model, which determines its class and its attention masks."""
@@ -109,8 +121,9 @@ class Config(BaseModel):
 
     classes: Size | None = None
     """Number of classes; None returns the hidden states (classifier)."""
-    pooling: Literal["cls", "mean"] = "cls"
-    """Pooling of a sequence: its first token, or the mean of valid tokens (classifier)."""
+    pooling: Literal["cls", "mean", "none"] = "cls"
+    """Pooling of a sequence: its first token, the mean of valid tokens, or none, which classifies
+    every token (classifier)."""
     pooler: bool = False
     """Whether a linear layer and an activation follow the pooling (BERT)."""
     pooler_activation: Literal["tanh", "relu", "gelu"] = "tanh"
@@ -171,6 +184,8 @@ class Config(BaseModel):
             raise ValueError(
                 f"class_tokens: expected 1 for a model without images, got {self.class_tokens}"
             )
+        if self.pooling == "none" and self.pooler:
+            raise ValueError("pooler: expected False with pooling='none', got True")
         self._reject_unused(reads_images)
         if reads_images and self.image and self.patch:
             tokens = (self.image // self.patch) ** 2 + self.class_tokens
@@ -200,6 +215,21 @@ class Config(BaseModel):
                     f"{name}: expected the default because {reason}, got {getattr(self, name)!r}; "
                     f"leave {name} out"
                 )
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in TRAINING_SETTINGS:
+            self.__dict__[name] = value  # beside the fields, which are frozen
+        else:
+            super().__setattr__(name, value)
+
+    @property
+    def is_encoder_decoder(self) -> bool:
+        """Whether the model has an encoder and a decoder."""
+        return self.kind == "seq2seq"
+
+    def get_text_config(self) -> "Config":
+        """Return the config itself; transformers asks for the part that describes text."""
+        return self
 
     @property
     def embedding_factor(self) -> float:

@@ -118,7 +118,7 @@ class PatchEmbedding(nn.Module):
             )
         patches = self.project(pixels).flatten(2).transpose(1, 2)
         first = self.cls[None] if self.more is None else torch.cat((self.cls[None], self.more))
-        return torch.cat((first.expand(len(pixels), -1, -1), patches), 1)
+        return torch.cat((first.expand(pixels.shape[0], -1, -1), patches), 1)
 
     def weights(self) -> Iterator[tuple[str, Tensor]]:
         """Yield (role, weight) of the projection and the class tokens."""

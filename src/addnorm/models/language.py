@@ -11,6 +11,7 @@ from addnorm.kernels.dropout import Dropout
 from addnorm.models.base import Model, make_stack
 from addnorm.models.config import Config
 from addnorm.models.embeddings import TokenEmbedding, Unembedding
+from addnorm.models.keyword_inputs import accept_keyword_inputs
 from addnorm.norms import make_norm
 from addnorm.stacks import Decoder, Encoder
 from addnorm.sublayers import KVCache, masks
@@ -27,6 +28,8 @@ class LanguageModel(Model):
     >>> import torch; model(torch.tensor([[1, 2, 3]])).shape
     torch.Size([1, 3, 50])
     """
+
+    loss_type = "ForCausalLM"
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
@@ -67,6 +70,7 @@ class LanguageModel(Model):
             x, mask=mask, cache=cache, position_index=position_index, visible=visible
         )
 
+    @accept_keyword_inputs(input_ids="ids", attention_mask="mask", position_ids="position_index")
     def forward(
         self,
         ids: Tensor,
@@ -101,6 +105,8 @@ class PrefixLM(Model):
     Raffel et al., Exploring the Limits of Transfer Learning, 2020, arXiv 1910.10683, figure 4.
     """
 
+    loss_type = "ForCausalLM"
+
     def __init__(self, config: Config) -> None:
         super().__init__(config)
         self.model = LanguageModel(config)
@@ -112,6 +118,10 @@ class PrefixLM(Model):
     def outer_weights(self) -> Iterator[tuple[str, Tensor]]:
         return self.model.outer_weights()
 
+    def get_input_embeddings(self) -> TokenEmbedding:
+        return self.model.embed
+
+    @accept_keyword_inputs(input_ids="ids", attention_mask="mask")
     def forward(self, ids: Tensor, prefix: Tensor | int, *, mask: Tensor | None = None) -> Tensor:
         """Return the logits of the next token, (B, L, vocab).
 
@@ -120,15 +130,16 @@ class PrefixLM(Model):
             prefix: length of the prefix, one integer or (B)
             mask: (B, L) boolean, True at valid tokens
         """
+        batch = ids.shape[0]
         if isinstance(prefix, int):
-            prefix = torch.full((len(ids),), prefix, device=ids.device)
+            prefix = torch.full((batch,), prefix, device=ids.device)
         if (
             not isinstance(prefix, Tensor)
-            or prefix.shape != (len(ids),)
-            or bool((prefix < 0).any())
+            or prefix.shape != (batch,)
+            or (not torch.compiler.is_compiling() and bool((prefix < 0).any()))
         ):
             raise UserError(
-                f"prefix: expected an integer >= 0, or one for each of {len(ids)} sequences, got "
+                f"prefix: expected an integer >= 0, or one for each of {batch} sequences, got "
                 f"{prefix!r}"
             )
         visible = masks.prefix_mask(prefix, ids.shape[1])
@@ -142,6 +153,8 @@ class MaskedLM(Model):
 
     Devlin et al., BERT, 2018, arXiv 1810.04805, section 3.1.
     """
+
+    loss_type = "ForMaskedLM"
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
@@ -182,6 +195,12 @@ class MaskedLM(Model):
         x = self.dropout(self.embed(ids, type_ids))
         return self.encoder(x, mask=mask, position_index=position_index)
 
+    @accept_keyword_inputs(
+        input_ids="ids",
+        attention_mask="mask",
+        token_type_ids="type_ids",
+        position_ids="position_index",
+    )
     def forward(
         self,
         ids: Tensor,

@@ -4,11 +4,13 @@ from collections.abc import Iterator
 
 from torch import Tensor
 
-from addnorm.kernels.cross_entropy import LossSums
+from addnorm.core.errors import UserError
+from addnorm.kernels.cross_entropy import IGNORE_INDEX, LossSums
 from addnorm.kernels.dropout import Dropout
 from addnorm.models.base import Model, make_stack
 from addnorm.models.config import Config
 from addnorm.models.embeddings import TokenEmbedding, Unembedding
+from addnorm.models.keyword_inputs import accept_keyword_inputs
 from addnorm.stacks import Decoder, Encoder
 from addnorm.sublayers import KVCache
 
@@ -22,6 +24,8 @@ class Seq2Seq(Model):
     Source and target share an embedding unless `source_vocab` is set. Encoder and decoder may have
     different wirings. Vaswani et al. 2017, arXiv 1706.03762, section 3.
     """
+
+    loss_type = "ForMaskedLM"  # labels are not shifted: the decoder's input is
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
@@ -129,6 +133,33 @@ class Seq2Seq(Model):
         )
         return self.head(h, self.embed)
 
+    def prepare_decoder_input_ids_from_labels(self, labels: Tensor) -> Tensor:
+        """Return the decoder's input for labels: shifted by one, after the start token.
+
+        Args:
+            labels: (B, L) target tokens; -100 becomes the padding token
+
+        Returns:
+            (B, L) tokens; start and padding are those of the config.
+        """
+        config = self.config
+        start = (
+            config.bos_token_id
+            if config.decoder_start_token_id is None
+            else (config.decoder_start_token_id)
+        )
+        if start is None:
+            raise UserError("config.decoder_start_token_id: expected a token id, got None")
+        ids = labels.roll(1, dims=1)
+        ids[:, 0] = start
+        return ids.masked_fill(ids == IGNORE_INDEX, config.pad_token_id or 0)
+
+    @accept_keyword_inputs(
+        input_ids="source",
+        attention_mask="source_mask",
+        decoder_input_ids="target",
+        decoder_attention_mask="target_mask",
+    )
     def forward(
         self,
         source: Tensor,

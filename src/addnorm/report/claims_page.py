@@ -1,7 +1,7 @@
-"""The page of claims: statement, source, experiment, measured numbers and verdict of each."""
+"""The page and the table of claims: one sentence for each, and the evidence folded away."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +13,7 @@ from addnorm.core.cards import Card
 from addnorm.core.errors import UserError
 from addnorm.report.charts.claims import plot_claim
 from addnorm.report.html.page import (
+    Collapsible,
     CollapsibleText,
     Facts,
     Headline,
@@ -34,24 +35,33 @@ ANSWER_OUTCOMES = {
 } | {NOT_JUDGED: "waiting"}
 """The outcome whose color and symbol each verdict uses."""
 ANSWER_ORDER = {"not held": 0, "crashed": 1, "undecided": 2, "held": 3}
-CORRECTED_SUFFIX = ", by a corrected rule"
+CORRECTED = "by a corrected rule"
+CORRECTED_BEFORE_RUN = "by a rule corrected before this run"
 ABOUT = (
     "Published statements about norms and residual connections. Each is tested by one small "
-    "experiment and judged by a rule that was fixed before the run. Rules that were corrected "
-    "after rows had been seen are marked. Not held means not held at the scale of the experiment."
+    "experiment and judged by a rule that was fixed before the run. A rule that was corrected "
+    "after rows had been seen is marked, and so is one that was corrected after an earlier round "
+    "and before the run that it judges. Not held means not held at the scale of the experiment."
+)
+PROGRESS_NOTE = (
+    "Progress is the part of the baseline's loss that an arm removes, relative to the reference of "
+    "its experiment: 0 is a model that ignores its input, 1 the reference, usually Pre-LN. From "
+    "0.25 on an arm has trained; differences below 0.05 count as none."
 )
 
 
 @dataclass(frozen=True)
 class VerdictChip:
-    """A verdict as a colored label."""
+    """A verdict as a colored label, with a note below it."""
 
     answer: str
+    note: str = ""
 
     def __html__(self) -> str:
         outcome = ANSWER_OUTCOMES[self.answer]
         symbol = OUTCOME_SYMBOLS[outcome]
-        return f'<span class="chip is-{outcome}">{symbol} {escape(self.answer)}</span>'
+        note = f"<br><small>{escape(self.note)}</small>" if self.note else ""
+        return f'<span class="chip is-{outcome}">{symbol} {escape(self.answer)}</span>{note}'
 
 
 def write_claims_report(folder: str | Path) -> Path:
@@ -68,7 +78,7 @@ def render_claims_page(claim_results: Mapping[str, Result]) -> str:
     """Return the page as HTML; claims that did not hold come first."""
     claim_results = _sort_results(claim_results)
     counts = Counter(result.answer for result in claim_results.values())
-    missing = [name for name in registry if name not in claim_results]
+    missing = _missing(claim_results)
     warnings = [f"Not run yet: {', '.join(missing)}."] if missing else []
     return render_page(
         "Published claims, tested",
@@ -77,31 +87,63 @@ def render_claims_page(claim_results: Mapping[str, Result]) -> str:
         | {answer: str(counts[answer]) for answer in (*ANSWERS, "crashed") if counts[answer]},
         warnings=warnings,
         sections=[
-            Section("Verdicts", [_summary(claim_results), Note(RULE)]),
+            Section("Verdicts", [_summary(claim_results), Note(PROGRESS_NOTE), Note(RULE)]),
             *(_section(registry.member(name)(), result) for name, result in claim_results.items()),
         ],
     )
 
 
 def render_claims_markdown(claim_results: Mapping[str, Result]) -> str:
-    """Return the verdicts as a Markdown table; claims that did not hold come first."""
-    lines = [
-        "# Published claims, tested",
-        "",
-        ABOUT,
-        "",
-        RULE,
-        "",
-        "| claim | verdict | statement | source | measured |",
-        "|---|---|---|---|---|",
-    ]
-    for name, result in _sort_results(claim_results).items():
+    """Return a table with one sentence for each claim, followed by what its verdict rests on."""
+    claim_results = _sort_results(claim_results)
+    lines = ["# Published claims, tested", "", ABOUT, "", PROGRESS_NOTE, ""]
+    lines += ["| claim | verdict | statement | what was found | source |", "|---|---|---|---|---|"]
+    for name, result in claim_results.items():
         claim, card = registry.member(name)(), registry.card(name)
-        checks = "<br>".join(map(_format_check, _sort_checks(result))) or result.why
-        answer = f"{result.answer}{CORRECTED_SUFFIX if claim.corrected else ''}"
-        cells = (f"`{name}`", answer, card.summary, claim.source, checks)
+        link = f"[`{name}`](#{name})"
+        cells = (link, _answer(claim, result), card.summary, _sentence(claim, result), claim.source)
         lines.append("| " + " | ".join(cell.replace("|", r"\|") for cell in cells) + " |")
+    if missing := _missing(claim_results):
+        command = f"addnorm claims run {' '.join(missing)} -o claims"
+        lines += ["", f"Not run yet by their current settings: `{command}`."]
+    lines += ["", "## How a verdict is reached", "", RULE, "", "## Checks and rules"]
+    for name, result in claim_results.items():
+        lines += _markdown_section(registry.member(name)(), result)
     return "\n".join(lines) + "\n"
+
+
+def _markdown_section(claim: Claim, result: Result) -> Iterator[str]:
+    card = registry.card(result.claim)
+    yield from ("", f"### {result.claim}", "", f"{card.title}: {card.summary}")
+    yield from ("", f"**{_capitalize(_answer(claim, result))}.** {_sentence(claim, result)}")
+    if result.answer == "not held" and claim.discussion:
+        yield from ("", f"What was different here: {claim.discussion}")
+    checks = _sort_checks(result)
+    yield from ("", f"<details><summary>{len(checks)} checks, rule and command</summary>", "")
+    yield from (f"- {_format_check(check)}" for check in checks)
+    yield from ("", f"Rule: {_rule(claim)}", "", f"Known before the run: {claim.pilot}")
+    yield from ("", f"Command: `{result.command}` ({result.seconds:,.0f} s)", "", "</details>")
+
+
+def _missing(claim_results: Mapping[str, Result]) -> list[str]:
+    return [name for name in registry if name not in claim_results]
+
+
+def _correction(claim: Claim) -> str:
+    """Return the note of a claim whose rule was corrected; empty for others."""
+    if not claim.corrected:
+        return ""
+    return CORRECTED_BEFORE_RUN if claim.has_new_rows else CORRECTED
+
+
+def _answer(claim: Claim, result: Result) -> str:
+    """Return the verdict, marked if the rule was corrected."""
+    return ", ".join(filter(None, (result.answer, _correction(claim))))
+
+
+def _sentence(claim: Claim, result: Result) -> str:
+    """Return what was found, what it was measured on and how far it reaches."""
+    return claim.summarize(result.verdict) if result.verdict else f"It crashed: {result.why}"
 
 
 def _format_check(check: Check) -> str:
@@ -123,55 +165,73 @@ def _sort_results(claim_results: Mapping[str, Result]) -> dict[str, Result]:
 def _summary(claim_results: Mapping[str, Result]) -> Table:
     rows: list[list[object]] = []
     for number, (name, result) in enumerate(claim_results.items(), start=2):
-        card = registry.card(name)
+        claim, card = registry.member(name)(), registry.card(name)
         link = Markup('<a href="#s{}">{}</a>').format(number, card.title)
-        source = registry.member(name)().source
-        rows.append([link, VerdictChip(result.answer), card.summary, source])
-    return Table("", ("claim", "verdict", "statement", "source"), rows, wide=True, stacked=True)
+        chip = VerdictChip(result.answer, _correction(claim))
+        rows.append([link, chip, card.summary, _sentence(claim, result), claim.source])
+    head = ("claim", "verdict", "statement", "what was found", "source")
+    return Table("", head, rows, wide=True, stacked=True)
 
 
 def _section(claim: Claim, result: Result) -> Section:
     card = registry.card(result.claim)
     chart = plot_claim(claim.chart, claim.chart_rows(result.rows), _capitalize(claim.chart.y))
-    departures = [Note(f"Departure from the paper: {text}") for text in card.departures]
+    chip = VerdictChip(result.answer, _correction(claim))
     return Section(
         card.title,
         [
-            Headline([card.summary], _verdict_reason(result)),
-            Table("", ("verdict", "rule"), [[VerdictChip(result.answer), _rule(claim)]], wide=True),
+            Headline([card.summary]),
+            Table("", ("verdict", "what was found"), [[chip, _sentence(claim, result)]], wide=True),
+            *_discussion(claim, result),
             chart,
-            *_numbers(result),
-            Note(f"Experiment: {claim.experiment}"),
-            *departures,
-            Note(f"Known before the run: {claim.pilot}"),
-            Facts("Source", _source_facts(claim, card)),
-            Facts("Reproduce", _reproduce_facts(claim, result)),
+            Collapsible("Rule, checks and premises", _evidence(claim, result)),
+            Collapsible("Experiment and source", _background(claim, card, result)),
             CollapsibleText("All settings", _settings(claim, result)),
         ],
         about=card.formula,
     )
 
 
-def _numbers(result: Result) -> list[Part]:
+def _discussion(claim: Claim, result: Result) -> list[Part]:
+    if result.answer != "not held" or not claim.discussion:
+        return []
+    return [Note(f"What was different here: {claim.discussion}")]
+
+
+def _evidence(claim: Claim, result: Result) -> list[Part]:
+    """Return the rule, what decides and every check."""
+    rule = Note(f"Rule: {_rule(claim)}")
     if result.verdict is None:
-        return [Note(f"The claim crashed: {result.why}")]
+        return [rule, Note(f"The claim crashed: {result.why}")]
     head = ("measured", "mean ± 95 % interval", "seeds", "expected", "verdict")
     rows = [_check_row(check) for check in _sort_checks(result)]
-    return [Table("Measurements", head, rows, stacked=True)]
+    return [rule, Note(result.verdict.why), Table("Measurements", head, rows, stacked=True)]
+
+
+def _background(claim: Claim, card: Card, result: Result) -> list[Part]:
+    return [
+        Note(f"Experiment: {claim.experiment}"),
+        *(Note(f"Departure from the paper: {text}") for text in card.departures),
+        Note(f"Known before the run: {claim.pilot}"),
+        Facts("Source", _source_facts(claim, card)),
+        Facts("Reproduce", _reproduce_facts(claim, result)),
+    ]
 
 
 def _rule(claim: Claim) -> str:
-    note = " This rule was corrected after rows had been seen." if claim.corrected else ""
-    return claim.rule + note
+    if not claim.corrected:
+        return claim.rule
+    note = (
+        "This rule was corrected after an earlier round and before the run that it judges."
+        if claim.has_new_rows
+        else "This rule was corrected after rows had been seen."
+    )
+    return f"{claim.rule} {note}"
 
 
 def _source_facts(claim: Claim, card: Card) -> dict[str, str]:
     author = {"attributed to": claim.attributed_to} if claim.attributed_to else {}
     return author | {"paper": card.paper, "location": claim.paper_location}
-
-
-def _verdict_reason(result: Result) -> list[str]:
-    return [] if result.verdict is None else [result.verdict.why]
 
 
 def _check_row(check: Check) -> list[object]:

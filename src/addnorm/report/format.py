@@ -29,11 +29,13 @@ def round_significant(value: float, digits: int = 5) -> float:
 
 
 def site_label(row: Row) -> str:
-    """Return layer and kind of the site that a row was measured at; empty if it has neither.
+    """Return the label of a site, or its layer and kind; empty if a row has none of them.
 
     >>> site_label({"site": 5, "layer": 1, "kind": "cross"})
     'layer 1, cross'
     """
+    if row.get("label"):
+        return str(row["label"])
     layer = f"layer {row['layer']}" if row.get("layer") is not None else ""
     return ", ".join(part for part in (layer, str(row.get("kind") or "")) if part)
 

@@ -21,6 +21,7 @@ EVENT_LABELS = {
     "skip": "spike, update skipped",
     "rewind": "spike, rewound",
     "diverged": "diverged",
+    "nonfinite": "first non-finite value",
 }
 """Names of rows that report an event, and the event's label on a page."""
 _STANDARD_FIELDS = ("step", "value", "name", "split", "stack", "site", "layer", "kind")
@@ -181,6 +182,10 @@ def _row_key(row: Row) -> tuple[Any, ...]:
 
 
 def _describe_location(row: Row) -> str:
+    if row.get("label"):
+        return str(row["label"])
+    if row.get("place") and row.get("path"):
+        return f"{row['place']} in {row['path']}"
     parts = [str(row["stack"])] if row.get("stack") else []
     parts += [f"site {row['site']}"] if row.get("site") is not None else []
     parts += [str(row["kind"])] if row.get("kind") else []

@@ -1,8 +1,7 @@
 """The page of a training run: model, losses, speed, and metrics inside the model."""
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -12,7 +11,7 @@ import yaml
 from addnorm.core.errors import UserError
 from addnorm.core.files import check_file, read_json_and_files, read_yaml
 from addnorm.report.charts.curves import plot_curve, plot_loss
-from addnorm.report.charts.sites import plot_heatmap, plot_over_depth, plot_over_steps
+from addnorm.report.charts.sites import plot_over_steps
 from addnorm.report.downsample import finite_points, moving_average
 from addnorm.report.format import format_number, plural
 from addnorm.report.html.notes import NOT_MEASURED
@@ -26,6 +25,7 @@ from addnorm.report.html.page import (
     render_page,
     write_page,
 )
+from addnorm.report.metric_sections import METRIC_SECTIONS, MetricSection
 from addnorm.report.model_section import build_model_section, find_wiring
 from addnorm.report.run_history import EVENT_LABELS, Event, History
 from addnorm.tasks import registry as tasks
@@ -33,77 +33,6 @@ from addnorm.train.run_folder import ROWS, has_checkpoint, read_config, read_run
 
 PAGE_FILE = "report.html"
 MAX_EVENT_ROWS = 200
-
-
-@dataclass(frozen=True)
-class SiteChart:
-    """A way to draw the sites of a metric."""
-
-    title: str
-    """What follows the metric in the title of the chart."""
-    plot: Callable[..., Chart | Note]
-
-
-BY_SITE_AND_STEP = SiteChart("by site and step", plot_heatmap)
-OVER_DEPTH = SiteChart("over depth", plot_over_depth)
-OVER_STEPS = SiteChart("over steps", plot_over_steps)
-
-
-@dataclass(frozen=True)
-class Metric:
-    """A metric that the trainer logs, and how its sites are drawn."""
-
-    name: str
-    """Name of the rows."""
-    title: str
-    axis_title: str
-    site_charts: tuple[SiteChart, ...]
-
-
-@dataclass(frozen=True)
-class MetricSection:
-    """A section of the page: related metrics and how to read their charts."""
-
-    title: str
-    note: str
-    metrics: tuple[Metric, ...]
-
-
-METRIC_SECTIONS = (
-    MetricSection(
-        "Gradients",
-        "Norm of the loss gradient with respect to the parameters. A color that changes steadily "
-        "from one end of the stack to the other shows vanishing or exploding gradients.",
-        (Metric("gradient_norm", "Gradient norm", "gradient norm", (BY_SITE_AND_STEP,)),),
-    ),
-    MetricSection(
-        "Residual stream",
-        "Stream variance shows whether the stream grows with depth. Residual dependency is the "
-        "fraction of a site's output variance that comes from its branch rather than from the "
-        "skip.",
-        (
-            Metric("stream_variance", "Stream variance", "variance", (OVER_DEPTH, OVER_STEPS)),
-            Metric(
-                "dependency", "Residual dependency", "Var[f] / Var[x + f]", (OVER_DEPTH, OVER_STEPS)
-            ),
-        ),
-    ),
-    MetricSection(
-        "Updates",
-        "Norm of one optimizer update relative to the norm of the weights that it changes.",
-        (Metric("update_ratio", "Update to weight ratio", "|update| / |weight|", (OVER_STEPS,)),),
-    ),
-    MetricSection(
-        "Attention",
-        "An entropy near zero means that attention selects a single token. Growing logits often "
-        "precede a divergence.",
-        (
-            Metric("attention_entropy", "Attention entropy", "entropy (nats)", (OVER_STEPS,)),
-            Metric("max_logit", "Largest attention logit", "logit", (OVER_STEPS,)),
-        ),
-    ),
-)
-"""Sections in the order of the page; a metric that is not listed goes to "Other metrics"."""
 
 
 def write_training_report(folder: Path) -> Path:
@@ -131,18 +60,19 @@ def render_run_page(
     task = str(config.get("task", "")) or "Training run"
     title = tasks.card(task).title if task in tasks else task
     wiring = find_wiring(config, arrangement)
+    metrics = (build_metric_section(section, history, events) for section in METRIC_SECTIONS)
     return render_page(
         f"{title} with {wiring}" if wiring else title,
         about=f"Folder: {folder.resolve()}",
-        key_numbers=_key_numbers(history, events),
-        warnings=list(_warnings(config, history, events)),
+        key_numbers=summarize_numbers(history, events),
+        warnings=list(list_warnings(config, history, events)),
         sections=[
             build_model_section(config, arrangement),
-            _loss_section(config, history, events),
-            _speed_section(history),
-            *(_metric_section(section, history, events) for section in METRIC_SECTIONS),
-            *_other_sections(history),
-            _source_section(config, arrangement, history),
+            build_loss_section(config, history, events),
+            build_speed_section(history),
+            *(section for section in metrics if section.parts),
+            *build_other_sections(history),
+            build_source_section(config, arrangement, history),
         ],
     )
 
@@ -179,7 +109,8 @@ def _check_fit_rows(folder: Path) -> None:
         check_file(folder / ROWS, checksums[ROWS], hint="restore it, or fit again")
 
 
-def _key_numbers(history: History, events: Sequence[Event]) -> dict[str, str]:
+def summarize_numbers(history: History, events: Sequence[Event]) -> dict[str, str]:
+    """Return the key numbers at the top of the page."""
     numbers = {"steps": f"{history.last_step:,}"}
     if train := finite_points(history.points("loss")):
         numbers["training loss, smoothed"] = f"{moving_average(train)[-1][1]:.4g}"
@@ -197,9 +128,10 @@ def _key_numbers(history: History, events: Sequence[Event]) -> dict[str, str]:
     return numbers
 
 
-def _warnings(
+def list_warnings(
     config: Mapping[str, Any], history: History, events: Sequence[Event]
 ) -> Iterable[str]:
+    """Yield what the page warns about: an unfinished or diverged run."""
     steps = config.get("steps")
     if not history.rows:
         yield "Nothing was measured yet: the run has no rows."
@@ -212,7 +144,10 @@ def _warnings(
             yield f"Diverged at step {event.step:,}{location}."
 
 
-def _loss_section(config: Mapping[str, Any], history: History, events: Sequence[Event]) -> Section:
+def build_loss_section(
+    config: Mapping[str, Any], history: History, events: Sequence[Event]
+) -> Section:
+    """Return the section with losses and events."""
     parts: list[Part] = [
         plot_loss(
             history.points("loss"),
@@ -249,7 +184,8 @@ def _loss_section(config: Mapping[str, Any], history: History, events: Sequence[
     )
 
 
-def _speed_section(history: History) -> Section:
+def build_speed_section(history: History) -> Section:
+    """Return the section with the learning rate and the speed."""
     lr, speed = history.points("lr"), history.points("tokens_per_second")
     return Section(
         "Learning rate and speed",
@@ -262,7 +198,9 @@ def _speed_section(history: History) -> Section:
     )
 
 
-def _metric_section(section: MetricSection, history: History, events: Sequence[Event]) -> Section:
+def build_metric_section(
+    section: MetricSection, history: History, events: Sequence[Event]
+) -> Section:
     """Return the charts of metrics, first of the whole model, then of its sites."""
     parts: list[Part] = []
     for metric in section.metrics:
@@ -284,14 +222,14 @@ def _metric_section(section: MetricSection, history: History, events: Sequence[E
                 suffix = f", {stack}" if stack else ""
                 chart_title = f"{metric.title} {chart.title}{suffix}"
                 parts.append(chart.plot(rows, title=chart_title, y=metric.axis_title))
-        if not points and not stacks:
+        if not points and not stacks and not metric.is_optional:
             parts.append(Note(f"{metric.title}{NOT_MEASURED}"))
     parts = _merge_missing_notes(parts)
     has_charts = any(isinstance(part, Chart) for part in parts)
     return Section(section.title, parts, section.note if has_charts else "")
 
 
-def _other_sections(history: History) -> list[Section]:
+def build_other_sections(history: History) -> list[Section]:
     """Return a section with a chart for each metric that `METRIC_SECTIONS` does not list."""
     known = {"loss", "perplexity", "accuracy", "lr", "tokens_per_second", "ended", *EVENT_LABELS}
     known |= {metric.name for section in METRIC_SECTIONS for metric in section.metrics}
@@ -313,9 +251,10 @@ def _other_sections(history: History) -> list[Section]:
     return [Section("Other metrics", parts)] if parts else []
 
 
-def _source_section(
+def build_source_section(
     config: Mapping[str, Any], arrangement: Mapping[str, Any], history: History
 ) -> Section:
+    """Return the section on the files that the page is made from."""
     sentences = [f"{plural(len(history.rows), 'row')}, up to step {history.last_step:,}."]
     if history.resume_steps:
         steps = ", ".join(f"{step:,}" for step in history.resume_steps[:8])
@@ -327,8 +266,10 @@ def _source_section(
         sentences.append(
             f"{plural(history.num_invalid, 'row')} without a step, name or number were omitted."
         )
-    config_text = yaml.safe_dump(dict(config), sort_keys=False, allow_unicode=True)
-    parts: list[Part] = [Note(" ".join(sentences)), CollapsibleText("config.yaml", config_text)]
+    parts: list[Part] = [Note(" ".join(sentences))]
+    if config:
+        config_text = yaml.safe_dump(dict(config), sort_keys=False, allow_unicode=True)
+        parts.append(CollapsibleText("config.yaml", config_text))
     if arrangement:
         arrangement_text = json.dumps(arrangement, indent=2, ensure_ascii=False)
         parts.append(CollapsibleText("arrangement.json", arrangement_text))

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from addnorm.core.errors import UserError
 from addnorm.core.validation import MAX_DEPTH, MAX_WIDTH, check_memory
-from addnorm.kernels.inputs import check_tensor
+from addnorm.kernels.inputs import check_tensor, has_shape
 from addnorm.norms.base import Norm, make_norm
 from addnorm.norms.base import registry as norms
 from addnorm.stacks.layer_config import LayerConfig
@@ -271,7 +271,7 @@ def _position_index(x: Tensor, mask: Tensor | None, cache: KVCache | None) -> Te
 def _check_position_index(index: Tensor, x: Tensor) -> Tensor:
     shapes = (x.shape[1:2], x.shape[:2])
     check_tensor("position_index", index, f"integers of shape {tuple(shapes[0])}")
-    if index.dtype not in (torch.int32, torch.int64) or index.shape not in shapes:
+    if index.dtype not in (torch.int32, torch.int64) or not has_shape(index, *shapes):
         raise UserError(
             f"position_index: expected integers of shape {tuple(shapes[0])} or "
             f"{tuple(shapes[1])}, got {index.dtype} of shape {tuple(index.shape)}"

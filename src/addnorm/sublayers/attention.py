@@ -8,7 +8,7 @@ from torch import Tensor
 
 from addnorm.core.errors import UserError
 from addnorm.core.plan import Plugs, Shape
-from addnorm.kernels.inputs import check_tensor
+from addnorm.kernels.inputs import check_tensor, has_shape
 from addnorm.norms.base import check_mask
 from addnorm.sublayers import masks
 from addnorm.sublayers.base import check_input, check_positive_int
@@ -89,6 +89,7 @@ class SelfAttention(MultiHeadAttention):
         plugs = plugs or Plugs()
         q, k, v = self.project_qkv(x, plugs)
         if rotation is not None:
+            rotation = rotation.for_window(self.window)
             q, k = rotation(q), rotation(k)
         if plugs.match is not None:
             q, k = plugs.match(q, k)
@@ -185,10 +186,10 @@ class CrossAttention(MultiHeadAttention):
         check_input("the input of attention", x, self.dim)
         check_input("memory", memory, self.memory_dim)
         check_mask(memory_mask, memory, name="memory_mask")
-        if len(memory) != len(x):
+        if memory.shape[0] != x.shape[0]:
             raise UserError(
-                f"memory: expected a batch of {len(x)}, one memory per input sequence, got "
-                f"{len(memory)}"
+                f"memory: expected a batch of {x.shape[0]}, one memory per input sequence, got "
+                f"{memory.shape[0]}"
             )
         plugs = plugs or Plugs()
         groups = None
@@ -197,7 +198,7 @@ class CrossAttention(MultiHeadAttention):
             if cache is not None:
                 cache.store_memory(k, v, memory_mask)
         else:
-            cache.check_batch_size(len(x))
+            cache.check_batch_size(x.shape[0])
             if weights or self.has_hooks or x.shape[1] > 1:
                 cache.materialize()
             k, v, memory_mask, groups = cache.keys, cache.values, cache.valid, cache.beam_groups
@@ -230,7 +231,7 @@ def _check_visible(visible: Tensor, full_shape: AttentionShape) -> Tensor:
     check_tensor("visible", visible, "a boolean tensor")
     batch, heads, length, keys = full_shape
     shapes = ((length, keys), (batch, length, keys), (batch, 1, length, keys), full_shape)
-    if visible.dtype != torch.bool or tuple(visible.shape) not in shapes:
+    if visible.dtype != torch.bool or not has_shape(visible, *shapes):
         raise UserError(
             f"visible: expected boolean, True where a query may attend, of shape ({length}, "
             f"{keys}), ({batch}, {length}, {keys}) or ({batch}, 1 or {heads}, {length}, {keys}), "
@@ -243,7 +244,7 @@ def _check_visible(visible: Tensor, full_shape: AttentionShape) -> Tensor:
 def _check_bias(bias: Tensor, full_shape: AttentionShape) -> Tensor:
     check_tensor("bias", bias, "a floating-point tensor")
     batch, heads, length, keys = full_shape
-    if not bias.is_floating_point() or tuple(bias.shape) not in (full_shape, full_shape[1:]):
+    if not bias.is_floating_point() or not has_shape(bias, full_shape, full_shape[1:]):
         raise UserError(
             f"bias: expected floating point of shape ({heads}, {length}, {keys}) or ({batch}, "
             f"{heads}, {length}, {keys}), got {bias.dtype} of shape {tuple(bias.shape)}"

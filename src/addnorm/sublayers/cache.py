@@ -5,10 +5,12 @@ keys into a buffer with spare capacity, which doubles when it is full, so that a
 the tokens before it.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import SequenceKey, register_pytree_node
 
 from addnorm.core.errors import UserError
 from addnorm.sublayers.base import check_positive_int
@@ -283,3 +285,73 @@ class KVCache:
         """Return a layer cache with the stack's own tokens; all of them hold the same tokens."""
         used = (each for each in self._layer_caches if each.keys is not None and not each.is_memory)
         return next(used, None)
+
+
+LAYER_FIELDS = ("keys", "values", "valid", "is_memory", "beam_groups")
+BEAM_FIELDS = ("size", "visible", "token")
+
+
+def _flatten_cache(cache: KVCache) -> tuple[list[Tensor], Any]:
+    """Split a cache into its tensors and a nested tuple of everything else, with None for them."""
+    leaves: list[Tensor] = []
+
+    def take(value: Any) -> Any:
+        if isinstance(value, Tensor):
+            leaves.append(value)
+            return None
+        if isinstance(value, BeamGroups):
+            return tuple(_pack(value, BEAM_FIELDS, take))
+        return (value,)
+
+    layers = tuple(tuple(_pack(layer, LAYER_FIELDS, take)) for layer in cache._layer_caches)
+    return leaves, (layers, take(cache._positions), cache._beam_size)
+
+
+def _pack(item: Any, names: tuple[str, ...], take: Callable[[Any], Any]) -> Iterable[Any]:
+    return (take(getattr(item, name)) for name in names)
+
+
+def _unflatten_cache(leaves: Iterable[Any], context: Any) -> KVCache:
+    """Rebuild a cache; the leaves may be anything that stands for its tensors."""
+    tensors = iter(leaves)
+
+    def give(packed: Any) -> Any:
+        if packed is None:
+            return next(tensors)
+        if len(packed) == len(BEAM_FIELDS):
+            return BeamGroups(*map(give, packed))
+        return packed[0]
+
+    layers, positions, beam_size = context
+    cache = KVCache(len(layers))
+    for layer, packed in zip(cache._layer_caches, layers, strict=True):
+        for name, each in zip(LAYER_FIELDS, packed, strict=True):
+            setattr(layer, name, give(each))
+    cache._positions, cache._beam_size = give(positions), beam_size
+    return cache
+
+
+# A cache passes through torch.export, and through wrappers that move or split all tensors.
+register_pytree_node(
+    KVCache,
+    _flatten_cache,
+    _unflatten_cache,
+    serialized_type_name="addnorm.KVCache",
+    to_dumpable_context=lambda context: context,
+    from_dumpable_context=lambda context: _as_tuples(context),
+    flatten_with_keys_fn=lambda cache: _flatten_with_keys(cache),
+)
+
+
+# An exported program stores its example inputs; torch loads known classes only.
+torch.serialization.add_safe_globals([KVCache, LayerCache, BeamGroups])
+
+
+def _flatten_with_keys(cache: KVCache) -> tuple[list[tuple[Any, Tensor]], Any]:
+    leaves, context = _flatten_cache(cache)
+    return [(SequenceKey(index), leaf) for index, leaf in enumerate(leaves)], context
+
+
+def _as_tuples(value: Any) -> Any:
+    """Restore the tuples of a context that JSON stores as lists."""
+    return tuple(map(_as_tuples, value)) if isinstance(value, list) else value

@@ -100,6 +100,8 @@ def _resolve_length(lengths: Tensor, length: int | None) -> int:
             f"lengths: expected integers of shape (B,), got {lengths.dtype} of shape "
             f"{tuple(lengths.shape)}"
         )
+    if length is not None and torch.compiler.is_compiling():
+        return length  # the lengths are not known
     longest = max(lengths.tolist(), default=0)
     length = longest if length is None else length
     if longest > length:

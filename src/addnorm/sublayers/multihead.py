@@ -262,8 +262,8 @@ class MultiHeadAttention(Sublayer):
         keys = (self.persistent_keys * self.head_dim**0.5).to(k.dtype)
         values = (self.persistent_values * slots**0.5).to(v.dtype)
         return (
-            torch.cat((keys.expand(len(k), -1, -1, -1), k), 2),
-            torch.cat((values.expand(len(v), -1, -1, -1), v), 2),
+            torch.cat((keys.expand(k.shape[0], -1, -1, -1), k), 2),
+            torch.cat((values.expand(v.shape[0], -1, -1, -1), v), 2),
             None if visible is None else F.pad(visible, (slots, 0), value=True),
             None if bias is None else F.pad(bias, (slots, 0)),
         )

@@ -49,11 +49,17 @@ class Rotation:
     cos, sin: (L, R / 2) or (B, L, R / 2); the first R features of a head rotate, the others stay
     interleaved: whether pairs are adjacent, (2 i, 2 i + 1), or half the features apart,
         (i, i + R / 2)
+    local: rotation of layers with a window, if they have another one
     """
 
     cos: Tensor
     sin: Tensor
     interleaved: bool
+    local: "Rotation | None" = None
+
+    def for_window(self, window: int | None) -> "Rotation":
+        """Return the rotation of a layer, given its window."""
+        return self if window is None or self.local is None else self.local
 
     def __call__(self, x: Tensor) -> Tensor:
         """Rotate queries or keys, (B, H, L, K)."""

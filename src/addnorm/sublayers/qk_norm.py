@@ -6,7 +6,7 @@ a learned factor of the logits. Each has a name of its own here.
 
 import math
 from abc import ABC, abstractmethod
-from typing import Annotated
+from typing import Annotated, Literal
 
 import torch
 from pydantic import Field
@@ -218,12 +218,21 @@ class HeadRMS(_PairedNorms):
     logit = RMS(q) . RMS(k) / sqrt(K)
 
     q, k: (B, heads, L, K), with a gain of (K) each, starting at 1, shared by the heads
+    gain: with "one_plus" the gain is 1 + weight, as in Gemma 3
 
     Qwen Team 2025, section 2; Gemma Team, Gemma 3 Technical Report, 2025, arXiv 2503.19786.
     """
 
-    def __init__(self, heads: int, key_heads: int, head_dim: int, *, eps: Positive = 1e-6) -> None:
-        super().__init__(f"rms(eps={eps!r})", head_dim, head_dim)
+    def __init__(
+        self,
+        heads: int,
+        key_heads: int,
+        head_dim: int,
+        *,
+        eps: Positive = 1e-6,
+        gain: Literal["plain", "one_plus"] = "plain",
+    ) -> None:
+        super().__init__(f"rms(eps={eps!r}, gain={gain})", head_dim, head_dim)
 
 
 @register(

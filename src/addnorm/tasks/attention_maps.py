@@ -5,8 +5,11 @@ from typing import Any
 
 import torch
 
+from addnorm.core.errors import UserError
 from addnorm.data.tokenizer import START
+from addnorm.decode.engine import InferenceEngine
 from addnorm.measure.attention_maps import attention_maps
+from addnorm.models import Model
 from addnorm.tasks.base import RunProtocol, get_run_task
 from addnorm.tasks.classify import LabelPrediction
 from addnorm.tasks.line_inference import GeneratedText
@@ -27,7 +30,8 @@ def attention_examples(
         reads only the target. `maps` has, for each attention stack of the task, an array of (heads,
         queries, keys) per layer. Target token t is the query that predicts token t + 1.
     """
-    device = next(run.model.parameters()).device
+    model = get_observable_model(run)
+    device = next(model.parameters()).device
     stacks = get_run_task(run).attention_stacks
     examples = []
     for output in outputs:
@@ -39,7 +43,7 @@ def attention_examples(
             source, target = output.source, (START, *output.tokens)
         inputs = [torch.tensor([ids], device=device) for ids in (source, target) if ids]
         with torch.inference_mode():
-            maps = attention_maps(run.model, *inputs)
+            maps = attention_maps(model, *inputs)
         examples.append(
             {
                 "source": run.tokenizer.ids_to_tokens(list(source)) if source else None,
@@ -51,3 +55,13 @@ def attention_examples(
             }
         )
     return examples
+
+
+def get_observable_model(run: RunProtocol) -> Model:
+    """Return the model of a run; raise `UserError` for an exported one, which has no taps."""
+    if isinstance(run.model, InferenceEngine):
+        raise UserError(
+            "attention maps: expected a run, got an exported model, whose attention cannot be "
+            "observed; use the run that it was exported from"
+        )
+    return run.model

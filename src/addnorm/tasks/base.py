@@ -30,7 +30,9 @@ from addnorm.core.errors import UserError
 from addnorm.core.registry import Registry
 from addnorm.data.batches import BatchIterator, RowFormat
 from addnorm.data.corpus import LABEL, Corpus, Record
+from addnorm.data.readers.text_files import TextUnit
 from addnorm.data.tokenizer import PAD, Tokenizer
+from addnorm.decode.engine import InferenceEngine
 from addnorm.decode.options import DecodingOptions
 from addnorm.models import Model
 
@@ -90,8 +92,8 @@ class RunProtocol(Protocol):
         """Name of the task."""
 
     @property
-    def model(self) -> Model:
-        """The model in eval mode."""
+    def model(self) -> Model | InferenceEngine:
+        """The model in eval mode, or an exported one."""
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -124,6 +126,8 @@ class TextTask(RowFormat):
 
     columns: ClassVar[tuple[str, ...]]
     """Columns of a record; the first one decides the split of a record."""
+    text_unit: ClassVar[TextUnit] = "line"
+    """Part of a text file that is one text, unless an option of `addnorm data` says otherwise."""
     compatible_corpora: ClassVar[tuple[str, ...]] = ()
     """Other tasks whose corpora it reads."""
     demo_source: ClassVar[str]

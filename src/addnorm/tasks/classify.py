@@ -15,6 +15,7 @@ from addnorm.data.corpus import Corpus, Record
 from addnorm.data.demo import classify as demo
 from addnorm.data.tokenizer import START
 from addnorm.decode.batching import batch_sentences
+from addnorm.decode.engine import model_device
 from addnorm.decode.metrics import label_scores
 from addnorm.decode.options import DecodingOptions
 from addnorm.decode.stepper import Sentence, pad_tokens
@@ -181,7 +182,7 @@ def classify_texts(
 def _iter_predictions(
     run: RunProtocol, lines: Iterable[str], batch_tokens: int, chunk: int, warnings: InputWarnings
 ) -> Iterator[LabelPrediction]:
-    device = next(run.model.parameters()).device
+    device = model_device(run.model)
     max_length, options = int(run.recipe.max_length), DecodingOptions(batch_tokens=batch_tokens)
     for texts in iter_chunks(lines, chunk):
         rows: dict[int, Sentence] = {}

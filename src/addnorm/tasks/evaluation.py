@@ -10,6 +10,7 @@ import torch
 from addnorm.core.errors import UserError
 from addnorm.data.batches import Batch, BatchIterator
 from addnorm.data.corpus import Corpus
+from addnorm.decode.engine import adapt_options, model_device
 from addnorm.decode.options import DecodingOptions
 from addnorm.tasks.base import (
     LossMeans,
@@ -60,11 +61,13 @@ def evaluate(
         raise UserError(
             f"decoding options: expected none for task {task.name!r}, which decodes nothing"
         )
+    if options is None and task.evaluation_options is not None:
+        options = adapt_options(run.model, task.evaluation_options)
     metrics = task.evaluate(
         run,
         corpus,
         split,
-        options=options or task.evaluation_options,
+        options=options,
         on_progress=on_progress or (lambda count, total: None),
     )
     return {"task": task.name, "split": split, "records": corpus.counts[split], **metrics}
@@ -121,7 +124,7 @@ def make_split_batches(
 
 def iter_on_device(run: RunProtocol, batches: BatchIterator) -> Iterator[Batch]:
     """Yield the batches of one epoch on the device of the run's model."""
-    device = next(run.model.parameters()).device
+    device = model_device(run.model)
     for batch, _ in batches.epoch():
         yield batch.to(device)
 

@@ -3,18 +3,20 @@
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from addnorm.core.cards import Card
 from addnorm.data.batches import TEXTS_PER_CHUNK, Row, RowContext, concat_ids, iter_chunks
-from addnorm.data.corpus import Corpus, Record
+from addnorm.data.corpus import CONTINUES, Corpus, Record
 from addnorm.data.demo import lm as demo
+from addnorm.data.readers.text_files import TextUnit
 from addnorm.data.tokenizer import START
 from addnorm.decode.batching import decode
+from addnorm.decode.engine import length_limits
 from addnorm.decode.options import DecodingOptions
-from addnorm.decode.stepper import Sentence, max_positions
+from addnorm.decode.stepper import Sentence
 from addnorm.tasks.base import (
     Example,
     ProgressCallback,
@@ -57,6 +59,7 @@ class LanguageModeling(TextTask):
 
     noun, command = "language modeling", "generate"
     columns, compatible_corpora = ("text",), ("mlm",)
+    text_unit: ClassVar[TextUnit] = "document"
     demo_source = "documentation topics of the running Python (pydoc_data.topics)"
     model_kind, attention_stacks = "lm", ("decoder",)
     primary_score = Score(
@@ -67,14 +70,20 @@ class LanguageModeling(TextTask):
         return demo.make(seed)
 
     def encode_rows(self, records: Iterator[Record], context: RowContext) -> Iterator[Row]:
-        """Yield blocks of the concatenated documents; every token but the first is a target."""
+        """Yield blocks of the concatenated documents; every token but the first is a target.
+
+        START also precedes a piece of a document at the beginning of a pool, so that every token of
+        the corpus is a target.
+        """
         rest = np.empty(0, np.int32)
-        length = context.max_length
+        length, is_first = context.max_length, True
         for chunk in iter_chunks(records, TEXTS_PER_CHUNK):
-            documents = [
-                concat_ids(START, ids) for ids in context.encode(record["text"] for record in chunk)
-            ]
-            rest = np.concatenate((rest, *documents))
+            texts = []
+            for record, ids in zip(chunk, context.encode_pieces(chunk), strict=True):
+                begins = is_first or CONTINUES not in record
+                texts.append(concat_ids(START, ids) if begins else ids)
+                is_first = False
+            rest = np.concatenate((rest, *texts))
             end = (len(rest) - 1) // length * length  # of the last full block
             for start in range(0, end, length):
                 block = rest[start : start + length + 1]
@@ -170,7 +179,7 @@ def _iter_generated(
     chunk: int,
     warnings: InputWarnings,
 ) -> Iterator[list[GeneratedText]]:
-    positions = max_positions(run.model.stacks[-1])
+    _, positions = length_limits(run.model)
     max_prompt = options.max_source
     if positions is not None:
         new_tokens = min(options.max_new, max(1, positions // 2))

@@ -23,6 +23,7 @@ from addnorm.data.batches import (
 from addnorm.data.corpus import Corpus, Record
 from addnorm.data.tokenizer import END, MASK, START, Tokenizer
 from addnorm.decode.batching import batch_sentences
+from addnorm.decode.engine import model_device
 from addnorm.decode.options import DecodingOptions
 from addnorm.decode.stepper import Sentence, pad_tokens
 from addnorm.tasks.base import (
@@ -68,6 +69,7 @@ class MaskedLanguageModeling(LanguageModeling):
 
     noun, command = "masked language modeling", "fill-mask"
     compatible_corpora = ("lm",)
+    text_unit = "line"
     special_tokens = (MASK,)
     model_kind, attention_stacks = "masked_lm", ("encoder",)
     counts_inputs = True
@@ -100,7 +102,7 @@ class MaskedLanguageModeling(LanguageModeling):
         """Yield pieces of at most `max_length` tokens of each document, START and END included."""
         length = max(1, context.max_length - 2)
         for chunk in iter_chunks(records, TEXTS_PER_CHUNK):
-            for ids in context.encode(record["text"] for record in chunk):
+            for ids in context.encode_pieces(chunk):
                 if not len(ids):
                     context.skipped["empty left out"] += 1
                 for start in range(0, len(ids), length):
@@ -250,7 +252,7 @@ def _predict_masks(
     """Yield the candidates of each mask of each row."""
     tokenizer = run.tokenizer
     num_specials = len(tokenizer.specials)
-    inputs, mask = pad_tokens(rows, next(run.model.parameters()).device)
+    inputs, mask = pad_tokens(rows, model_device(run.model))
     with torch.inference_mode():
         logits = run.model(inputs, mask=mask)
     for row, ids in enumerate(rows):
@@ -277,7 +279,7 @@ def _insert_fills(text: str, fills: tuple[tuple[Fill, ...], ...], tokenizer: Tok
         if index >= len(fills):  # beyond the length limit
             filled += MASK + piece
             continue
-        before = filled if tokenizer.is_char else filled.rstrip(" ")
+        before = filled.rstrip(" ") if tokenizer.has_prefix_space else filled
         token = fills[index][0].token
         filled = before + (token if before else token.lstrip(" ")) + piece
     return filled

@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor, nn
 
+from addnorm.decode.engine import InferenceEngine
 from addnorm.kernels.device_dtypes import widest_float
 from addnorm.models import Model
 from addnorm.tasks.base import TextTask
@@ -14,7 +15,9 @@ class Objective(nn.Module):
     loss = sum over predictions of cross_entropy(logits, target, smoothing)
     """
 
-    def __init__(self, model: Model, task: TextTask, *, smoothing: float = 0.0) -> None:
+    def __init__(
+        self, model: Model | InferenceEngine, task: TextTask, *, smoothing: float = 0.0
+    ) -> None:
         super().__init__()
         self.model, self.task, self.smoothing = model, task, smoothing
 

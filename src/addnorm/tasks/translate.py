@@ -14,9 +14,10 @@ from addnorm.data.demo import translate as demo
 from addnorm.data.demo.dates import make_dates
 from addnorm.data.tokenizer import END, PAD, START
 from addnorm.decode.batching import decode
+from addnorm.decode.engine import adapt_options, length_limits
 from addnorm.decode.metrics import translation_scores
 from addnorm.decode.options import DecodingOptions
-from addnorm.decode.stepper import Sentence, max_positions
+from addnorm.decode.stepper import Sentence
 from addnorm.tasks.base import (
     Example,
     Masks,
@@ -167,7 +168,7 @@ def translate_texts(
     return _iter_translations(
         run,
         lines,
-        options or DecodingOptions(beam=5),
+        options or adapt_options(run.model, DecodingOptions(beam=5)),
         None if prefixes is None else iter(prefixes),
         chunk,
         InputWarnings() if warnings is None else warnings,
@@ -182,9 +183,8 @@ def _iter_translations(
     chunk: int,
     warnings: InputWarnings,
 ) -> Iterator[list[GeneratedText]]:
-    encoder, decoder = run.model.stacks[0], run.model.stacks[-1]
-    max_source = min(options.max_source, max_positions(encoder) or options.max_source)
-    max_target = max_positions(decoder)
+    source_limit, max_target = length_limits(run.model)
+    max_source = min(options.max_source, source_limit or options.max_source)
     for texts in iter_chunks(lines, chunk):
         first = warnings.num_lines
         begins = [""] * len(texts)

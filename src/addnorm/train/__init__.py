@@ -15,7 +15,7 @@ from addnorm.train.schedules.schedules import (
     Linear,
     WarmConstant,
 )
-from addnorm.train.trained_run import TrainedRun
+from addnorm.train.trained_run import TrainedRun, load_run_model
 from addnorm.train.trainer import train
 
 __all__ = [
@@ -33,6 +33,7 @@ __all__ = [
     "TrainedRun",
     "WSD",
     "WarmConstant",
+    "load_run_model",
     "make_optimizer",
     "make_schedule",
     "noam_peak",

@@ -69,7 +69,7 @@ class Recipe(BaseModel):
     """Keys of the task, such as mask_rate of mlm. Flat keys in YAML."""
 
     tokenizer: str = "bpe"
-    """bpe, unigram or char, trained on the corpus; or the path of a tokenizer.json."""
+    """bpe, unigram, char or word, trained on the corpus; or the path of a tokenizer.json."""
     vocab: VocabSize = 4000
     """Upper bound of the tokenizer's vocabulary size; small corpora give fewer tokens."""
     max_length: PositiveInt = 128
@@ -321,6 +321,10 @@ def read_recipe(
 def _build_config(preset: str | None, model: dict[str, Any], kind: str) -> Config:
     """Return the model's config, validated as far as possible without the data."""
     data = {"vocab": 1000} | ({"classes": 2} if kind == "classifier" else {})
+    if model.get("pooling") == "none":
+        raise UserError(
+            "pooling: expected cls or mean for a task with one label per text, got none"
+        )
     if preset is None:
         return Config.from_kwargs(**{"kind": kind} | data | DEFAULT_MODEL_FIELDS | model)
     if not isinstance(preset, str):

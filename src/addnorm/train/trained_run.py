@@ -1,8 +1,9 @@
 """Trained runs, opened for inference."""
 
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 
@@ -13,7 +14,7 @@ from addnorm.models.base import WEIGHTS_FILE
 from addnorm.models.build import build_with_weights
 from addnorm.train import checkpoint as checkpoints
 from addnorm.train import run_folder as files
-from addnorm.train.checkpoint import Checkpoint
+from addnorm.train.checkpoint import Checkpoint, Tensors
 from addnorm.train.device import pick_device
 from addnorm.train.recipe import Recipe
 
@@ -56,6 +57,7 @@ class TrainedRun:
         task: str | None = None,
         device: str = "auto",
         which: Literal["best", "last"] = "best",
+        average: int | None = None,
     ) -> "TrainedRun":
         """Load a run from its folder.
 
@@ -64,6 +66,7 @@ class TrainedRun:
             task: the expected task; None accepts any
             device: name of a device, or `auto`
             which: the checkpoint with the lowest validation loss, or the last one
+            average: number of last checkpoints whose weights are averaged, instead of `which`
 
         Raises:
             UserError: no run, no valid checkpoint, another task, or files of another run
@@ -75,7 +78,7 @@ class TrainedRun:
                 f"{folder}: expected a run of task {task!r}, got one of {recipe.task!r}; choose "
                 "another run"
             )
-        checkpoint, is_best = find_checkpoint(folder, which)
+        checkpoint, is_best = find_checkpoint(folder, which if average is None else "last")
         facts = files.read_arrangement(folder)
         tokenizer = Tokenizer.load(folder / files.TOKENIZER)
         if checkpoint.state.get("tokenizer") != tokenizer.digest:
@@ -83,18 +86,11 @@ class TrainedRun:
                 f"{folder / files.TOKENIZER} is the tokenizer of another run; restore the "
                 "tokenizer that this run started with"
             )
-        if not isinstance(facts.get("model"), dict):
-            raise UserError(
-                f"{folder / files.ARRANGEMENT} describes no model; rerun the `addnorm train` "
-                "command to rewrite it"
-            )
         torch_device = pick_device(device)
-        weights = folder / files.CHECKPOINTS / f"step-{checkpoint.step}" / WEIGHTS_FILE
-        model = build_with_weights(
-            Config.from_dict(facts["model"]), checkpoint.tensors["model"], source=weights
-        )
-        # The average has no buffers, so it is loaded over the weights.
-        model.load_state_dict(checkpoint.tensors.get("average", {}), strict=False)
+        weights = _evaluated_weights(checkpoint)
+        if average is not None:
+            weights = average_checkpoints(folder, average, every=recipe.save_every)
+        model = _build_model(folder, facts, checkpoint.step, weights)
         for stack in model.stacks:
             stack.packed = True
         return cls(
@@ -107,6 +103,81 @@ class TrainedRun:
             torch_device,
             is_best,
         )
+
+
+def load_run_model(folder: str | Path) -> Model:
+    """Return the model of a run, or of one of its checkpoints, on the CPU in evaluation mode.
+
+    Args:
+        folder: folder of a run, whose best checkpoint is loaded, or `checkpoints/step-N` in one
+
+    Raises:
+        UserError: no run, no such checkpoint, or a damaged one
+    """
+    folder = Path(folder).resolve()
+    if (folder / files.CONFIG).is_file():
+        run, checkpoint = folder, find_checkpoint(folder)[0]
+    else:
+        run, step = folder.parents[1], folder.name.removeprefix("step-")
+        loaded = checkpoints.load(folder.parent, int(step)) if step.isdecimal() else None
+        if loaded is None:
+            raise UserError(f"{folder}: expected a valid checkpoint; it is damaged or incomplete")
+        checkpoint = loaded
+    facts, weights = files.read_arrangement(run), _evaluated_weights(checkpoint)
+    return _build_model(run, facts, checkpoint.step, weights).eval()
+
+
+def _build_model(folder: Path, facts: dict[str, Any], step: int, weights: Tensors) -> Model:
+    """Build the model of a run; messages name the checkpoint of `step` as the source of weights."""
+    if not isinstance(facts.get("model"), dict):
+        raise UserError(
+            f"{folder / files.ARRANGEMENT} describes no model; rerun the `addnorm train` "
+            "command to rewrite it"
+        )
+    source = folder / files.CHECKPOINTS / f"step-{step}" / WEIGHTS_FILE
+    return build_with_weights(Config.from_dict(facts["model"]), weights, source=source)
+
+
+def _evaluated_weights(checkpoint: Checkpoint) -> Tensors:
+    """Return the weights of a checkpoint, or their moving average, which has no buffers."""
+    return checkpoint.tensors["model"] | checkpoint.tensors.get("average", {})
+
+
+def average_checkpoints(folder: Path, count: int, *, every: int) -> Tensors:
+    """Return the mean of the weights of the last checkpoints of a run.
+
+    Vaswani et al., Attention Is All You Need, 2017, section 6.1. Checkpoints that an interruption
+    left at other steps are ignored, so a resumed run has the average of an uninterrupted one.
+
+    Args:
+        folder: the run's folder
+        count: number of checkpoints
+        every: steps between two checkpoints, as in the recipe; the last one may be at any step
+
+    Raises:
+        UserError: the run has fewer valid checkpoints
+    """
+    if count < 1:
+        raise UserError(f"average: expected a number of checkpoints from 1, got {count}")
+    checkpoint_folder = folder / files.CHECKPOINTS
+    newest = checkpoints.list_steps(checkpoint_folder)[0]
+    regular = (
+        checkpoint
+        for checkpoint in checkpoints.iter_valid_checkpoints(checkpoint_folder)
+        if checkpoint.step % every == 0 or checkpoint.step == newest
+    )
+    last = [_evaluated_weights(checkpoint) for checkpoint in islice(regular, count)]
+    if len(last) < count:
+        raise UserError(
+            f"average: expected at most {len(last)}, the number of checkpoints of {folder}, got "
+            f"{count}; keep more of them with the recipe key keep"
+        )
+    return {
+        name: torch.stack([weights[name] for weights in last]).double().mean(0).to(value.dtype)
+        if value.is_floating_point()
+        else value
+        for name, value in last[0].items()
+    }
 
 
 def find_checkpoint(folder: Path, which: str = "best") -> tuple[Checkpoint, bool]:

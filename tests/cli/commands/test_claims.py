@@ -50,7 +50,7 @@ def test_run_prints_verdicts_and_writes_report(addnorm, tmp_path):
     assert "claim 1 of 2: layer_norm_length (at the start)" in result.err
     assert f"report: {out / 'claims.html'}" in result.err
     assert "<html" in (out / "claims.html").read_text()
-    assert "| `layer_norm_length` | held |" in (out / "claims.md").read_text()
+    assert "| [`layer_norm_length`](#layer_norm_length) | held |" in (out / "claims.md").read_text()
     repeated = addnorm("claims", *QUICK, "-o", str(out), "--json")
     assert "layer_norm_length: held, already done" in repeated.err
     first, second = json.loads(repeated.out)

@@ -90,12 +90,38 @@ def test_equal_commands_write_equal_bytes(data, pair_options, tmp_path):
     assert contents[0] == contents[1] != contents[2]
 
 
-def test_texts_by_line_and_by_paragraph(data, tmp_path):
+@pytest.mark.parametrize(
+    ("options", "texts"),
+    [
+        (("--lines",), ["one", "two", "three"]),
+        (("--task", "mlm"), ["one", "two", "three"]),
+        (("--paragraphs",), ["one\ntwo", "three"]),
+        (("--document",), ["one\ntwo\n\nthree\n"]),
+        (("--document", "--task", "mlm"), ["one\ntwo\n\nthree\n"]),
+        ((), ["one\ntwo\n\nthree\n"]),
+    ],
+)
+def test_unit_of_a_text(data, tmp_path, options, texts):
     (tmp_path / "a.txt").write_text("one\ntwo\n\nthree\n")
-    data("files", "--text", "a.txt", "--valid", 0, "--test", 0, "-o", "lines")
-    data("files", "--text", "a.txt", "--valid", 0, "--test", 0, "--paragraphs", "-o", "paragraphs")
-    assert [r["text"] for r in records("lines")] == ["one", "two", "three"]
-    assert [r["text"] for r in records("paragraphs")] == ["one\ntwo", "three"]
+    data("files", "--text", "a.txt", "--valid", 0, "--test", 0, *options, "-o", "corpus")
+    assert [r["text"] for r in records("corpus")] == texts
+
+
+def test_the_end_of_several_documents_is_held_out(data, tmp_path):
+    (tmp_path / "a.txt").write_text("ab\n" * 10)
+    (tmp_path / "b.txt").write_text("")
+    (tmp_path / "c.txt").write_text("cd\n" * 10)
+    texts = ("--text", "a.txt", "--text", "b.txt", "--text", "c.txt")
+    result = data("files", *texts, "--valid", "0.25", "--test", 6, "-o", "corpus", "--json")
+    report = check_counts(json.loads(result.out))
+    assert report["dropped"] == {"empty": 1} and report["first"] == {"empty": "b.txt"}
+    assert report["notes"] == {
+        "documents": 2,
+        **{"characters, train": 39, "characters, valid": 15, "characters, test": 6},
+    }
+    assert [r["text"] for r in records("corpus")] == ["ab\n" * 10, "cd\n" * 3]
+    assert [r["text"] for r in records("corpus", "valid")] == ["cd\n" * 5]
+    assert [r["text"] for r in records("corpus", "test")] == ["cd\n" * 2]
 
 
 def test_columns_with_held_out_file_and_size(data, tmp_path):
@@ -192,13 +218,30 @@ FILES = ("files", "--source", "train.en", "--target", "train.de", "-o", "corpus"
         ),
         (
             ("files", "--text", "empty", "-o", "c"),
-            "an empty corpus: expected at least one record with text, got none of 0 (no t",
+            "an empty corpus: expected at least one record with text, got none of 1 (empty 1); see",
         ),
         (
             ("files", "--text", "latin", "-o", "c"),
             "expected at least one record with text, got none of 1 (invalid UTF-8 1); see latin, "
             "line 1, and use iconv if it has another encoding",
         ),
+        (
+            ("files", "--text", "short", "--lines", "--document", "-o", "c"),
+            "expected --lines, --paragraphs or --document, got --lines and --document; keep one",
+        ),
+        (
+            ("files", "--text", "short", "--unique", "-o", "c"),
+            "--unique: expected with separate texts, got it with --document; leave it out",
+        ),
+        (
+            ("files", "--text", "short", "--valid", "0.5", "--test", "5", "-o", "c"),
+            "--valid and --test: expected fewer than 9 characters, got 10; none is left",
+        ),
+        (
+            ("files", "--text", "short", "--valid", "4", "--test", "5", "-o", "c"),
+            "--valid and --test: expected fewer than 9 characters, got 9; none is left",
+        ),
+        ((*FILES, "--document"), "--document: expected with --text only, got it with --source"),
         ((*FILES, "--valid", "lots"), "--valid: expected a number of records such as 500"),
         ((*FILES, "--valid", "99", "--test", "9"), "expected fewer than 100 records, got 108"),
         (

@@ -4,7 +4,12 @@ import pytest
 
 from addnorm.core.errors import UserError
 from addnorm.data.readers import text_lines
-from addnorm.data.readers.text_files import read_aligned_lines, read_splits, read_texts
+from addnorm.data.readers.text_files import (
+    read_aligned_lines,
+    read_lines_as_texts,
+    read_paragraphs,
+    read_splits,
+)
 from addnorm.data.record_counts import RecordCounts
 
 
@@ -67,7 +72,7 @@ def test_oversized_lines_are_dropped_from_pairs_and_split_in_texts(tmp_path, mon
     assert counts.dropped == {"too long": 1} and counts.first_locations == {
         "too long": f"{path}, line 2"
     }
-    records, counts = read(read_texts, path)
+    records, counts = read(read_lines_as_texts, path)
     assert "".join(record["text"] for record in records) == f"one{'word ' * 20}three"
     assert counts.read == len(records) == 12
     assert counts.notes == {"pieces that giant lines were cut into": 9}
@@ -75,14 +80,14 @@ def test_oversized_lines_are_dropped_from_pairs_and_split_in_texts(tmp_path, mon
 
 def test_lines_keep_their_whitespace(tmp_path):
     path = write_file(tmp_path, "a", " = Title = \n\n\tx\x0c\n  \n")
-    records, counts = read(read_texts, path)
+    records, counts = read(read_lines_as_texts, path)
     assert [record["text"] for record in records] == [" = Title = ", "\tx "]
     assert counts.dropped == {"empty": 2}
 
 
 def test_paragraphs_end_at_blank_lines(tmp_path):
     path = write_file(tmp_path, "a", b"one\n  two\n\n\nthr\xffee\nfour\n")
-    records, counts = read(read_texts, path, paragraphs=True)
+    records, counts = read(read_paragraphs, path)
     assert [record["text"] for record in records] == ["one\n  two", "four"]
     assert counts.dropped == {"invalid UTF-8": 1}
 
@@ -105,7 +110,7 @@ def test_paragraphs_end_at_blank_lines(tmp_path):
         (
             {"train": "ab"},
             {},
-            {"paragraphs": True},
+            {"unit": "paragraph"},
             "--paragraphs: expected with --text only, got it with --source",
         ),
     ],
@@ -119,7 +124,7 @@ def test_inconsistent_file_options_are_rejected(sides, texts, options, message):
     with pytest.raises(UserError, match=message):
         read_splits(
             {split: side(pair) for split, pair in sides.items()},
-            {split: Path(name) for split, name in texts.items()},
+            {split: [Path(name)] for split, name in texts.items()},
             counts=RecordCounts(),
             **options,
         )

@@ -9,7 +9,7 @@ from torch import nn
 import addnorm
 from addnorm.doctor.model_trace import trace_model
 from addnorm.doctor.trace import statistics
-from addnorm.doctor.trace.statistics import _hides_later
+from addnorm.doctor.trace.attention_logits import hides_later
 from tests.doctor.models.tiny import DIM, Model, PreBlock, ids, stack, vectors
 
 
@@ -147,7 +147,7 @@ def test_causal_mask_detection():
         assert not trace.recording.stats.attentions[0].is_causal
     mask = torch.full((4, 4), -1e9).triu(1)
     mask[0] = -1e9
-    assert _hides_later(mask) and not _hides_later(torch.zeros(4, 4))
+    assert hides_later(mask) and not hides_later(torch.zeros(4, 4))
 
 
 @pytest.mark.parametrize("first", [True, False])
@@ -244,4 +244,4 @@ def test_huge_scores_are_not_taken_for_masked_ones(shift):
     assert statistics._find_visible(causal) == "others"
     assert statistics._find_visible(scores) == ("nothing" if shift < 0 else "others")
     spread = scores * 1e3  # differences as large as those between scores and fill values
-    assert not statistics._hides_later(spread)
+    assert not statistics.hides_later(spread)

@@ -5,7 +5,8 @@ from collections.abc import Mapping, Sequence
 from addnorm.claims.checks import Check
 from addnorm.claims.claim import Budget, ChartSpec, register
 from addnorm.claims.experiments import norm_comparison
-from addnorm.claims.training_claims import PROGRESS_DEFINITION, ComparisonClaim, best_setting_values
+from addnorm.claims.progress_scale import best_setting_values
+from addnorm.claims.training_claims import PROGRESS_DEFINITION, ComparisonClaim
 from addnorm.comparison.spec import Comparison
 from addnorm.comparison.statistics import paired_difference
 from addnorm.core.cards import Card
@@ -29,6 +30,15 @@ class AdaNormBeatsLayerNorm(ComparisonClaim):
     # NOTE[DIFF]: the released code changes only the final norms of encoder and decoder; here every
     # norm is an AdaNorm, as in the paper. C stays at its default and is not tuned.
     paper_location = "section 4 and table 6"
+    about = ("ada", "layer")
+    finding = "AdaNorm's progress minus LayerNorm's is {progress, ada minus layer}"
+    measured_on = "dates, 3+3 layers of width 32, 200 steps on 5,000 pairs"
+    reach = "the constant C is not tuned, and tasks on which LayerNorm over-fits are not tested"
+    discussion = (
+        "The paper reports small gains on tasks on which LayerNorm over-fits, with C tuned for "
+        "each. Here dates are learnt in 200 steps, nothing over-fits and C has its default, so "
+        "that only a cost is left: AdaNorm has no gain to learn."
+    )
     experiment = (
         "Pre-LN with either norm learns to translate dates over the same learning rates. "
         + PROGRESS_DEFINITION

@@ -57,6 +57,14 @@ class AdafactorSlowsRezero(InitClaim):
 
     attributed_to = "ours, on the optimizer of Shazeer and Stern, 2018"
     paper_location = "section 8, relative step sizes; the conclusion about gates is ours"
+    about = ("rezero",)
+    finding = (
+        "after 100 steps ReZero's largest gate is {lr 0.01, behind 100 steps: adafactor, "
+        "largest |alpha|} under Adafactor and {exp:lr 0.01, behind 100 steps: ln |alpha|, adamw"
+        " minus adafactor} times as large under AdamW, both at the rate 0.01"
+    )
+    measured_on = "copying random tokens, 2 layers of width 32"
+    reach = "about the first steps only; what it costs in the end is not measured"
     experiment = (
         "A language model with ReZero learns to predict the previous token of random sequences "
         "for a hundred steps, under Adafactor and under AdamW, with the same two learning rates. "

@@ -25,3 +25,9 @@ class AdminTrainsDeep(DeepRemedyClaim):
 
     arm = "admin"
     paper_location = "section 5.2 and table 3"
+    about = ("admin",)
+    finding = (
+        "Admin reaches {progress of admin} of Pre-LN's progress, Post-LN {progress of post_ln}"
+    )
+    measured_on = "dates, 18+18 layers of width 32, 120 steps"
+    reach = "not tested: longer training and wider models"

@@ -7,13 +7,12 @@ from typing import Any
 from addnorm.claims.checks import Check, estimate_over_seeds
 from addnorm.claims.claim import Budget, ChartSpec, ClaimWorkspace, register
 from addnorm.claims.experiments import SHALLOW_LRS
+from addnorm.claims.progress_scale import best_setting_rows, best_setting_values
 from addnorm.claims.table_datasets import TARGET_COLUMN
 from addnorm.claims.training_claims import (
     TABLE_PROGRESS_DEFINITION,
     TRAINED_THRESHOLD,
     ComparisonClaim,
-    best_setting_rows,
-    best_setting_values,
 )
 from addnorm.comparison.parse import parse_comparison
 from addnorm.comparison.spec import Comparison
@@ -56,6 +55,14 @@ class AttentionResistsCorruptedCells(ComparisonClaim):
     # accuracy is reported. The paper replaces a missing embedding by the mean embedding; here a
     # tenth of all training cells is missing, so that both models learn an embedding for it.
     paper_location = "section 3.3, figures 4 and 5"
+    about = ()
+    finding = (
+        "the part of its accuracy that the Transformer keeps, minus that of the MLP, is "
+        "{missing: kept by Transformer minus MLP} with missing cells and {noise: kept by "
+        "Transformer minus MLP} with noise"
+    )
+    measured_on = "breast cancer and a synthetic table, 2 layers of width 32"
+    reach = "small tables; a difference of 0.02 is not resolved by five seeds"
     experiment = (
         "FT-Transformer and a residual MLP learn two tables with a tenth of their cells missing: "
         "breast cancer, which comes with scikit-learn, and a synthetic one, whose twelve columns "
@@ -64,7 +71,8 @@ class AttentionResistsCorruptedCells(ComparisonClaim):
         + TABLE_PROGRESS_DEFINITION
     )
     rule = (
-        f"Premise: both models make progress above {TRAINED_THRESHOLD:g} on both tables. Seed by "
+        f"Premise: the Transformer, the reference, learns, and the MLP makes progress above "
+        f"{TRAINED_THRESHOLD:g} on both tables. Seed by "
         "seed, the mean over tables and shares: the Transformer keeps a larger part of its "
         "accuracy than the MLP, with missing cells and with noise: both differences are above 0."
     )
@@ -118,9 +126,17 @@ class AttentionResistsCorruptedCells(ComparisonClaim):
         ]
         return [row for row in rows if row["name"] == "progress"] + accuracies
 
+    def is_reference(self, row: Row) -> bool:
+        return str(row["study"]).endswith(next(iter(MODELS)))
+
+    def scale_of(self, study: str) -> str:
+        return study.partition(", ")[0]
+
     def findings(self, rows: Sequence[Row]) -> list[Check]:
         trained = {
-            study: best_setting_values(rows, study=study) for study in self.tables("standard")
+            study: best_setting_values(rows, study=study)
+            for study in self.tables("standard")
+            if study.endswith("MLP")
         }
         checks = [
             Check(

@@ -5,13 +5,14 @@ from typing import Any
 
 from addnorm.claims.checks import Check, estimate_over_seeds
 from addnorm.claims.claim import Budget, ChartSpec, register
-from addnorm.claims.experiments import SECOND_ROUND, SHALLOW_LRS
+from addnorm.claims.experiments import THIRD_ROUND
+from addnorm.claims.progress_scale import best_setting_values
 from addnorm.claims.training_claims import (
+    NEGLIGIBLE_PROGRESS,
     PROGRESS_DEFINITION,
     TRAINED_GUIDE,
     TRAINED_THRESHOLD,
     ComparisonClaim,
-    best_setting_values,
 )
 from addnorm.comparison.parse import parse_comparison
 from addnorm.comparison.spec import Comparison
@@ -20,7 +21,9 @@ from addnorm.core.cards import Card
 from addnorm.core.rows import Row
 
 LARGE, SMALL = "large batches", "small batches"
-LEARNING_RATES = [*SHALLOW_LRS, 0.1]
+LEARNING_RATES = {LARGE: [5e-4, 2e-3, 8e-3, 3e-2], SMALL: [1e-4, 5e-4, 2e-3, 8e-3]}
+"""Learning rates; lower ones for small batches, whose gradients are noisier."""
+BATCH_TOKENS = {LARGE: 512, SMALL: 64}
 
 
 @register(
@@ -41,24 +44,34 @@ class BatchNormIsWorse(ComparisonClaim):
     # NOTE[DIFF]: the paper trains translation and language models; here a classifier, because in a
     # causal stack BatchNorm would leak later tokens.
     paper_location = "section 1, table 1 and section 3"
+    about = ("batch", "layer")
+    finding = (
+        "LayerNorm's progress minus BatchNorm's is {large batches: layer minus batch} at large "
+        "batches; at small ones BatchNorm's minus a quarter of LayerNorm's is {small batches: "
+        "batch minus 0.25 of layer}"
+    )
+    measured_on = "classifying docstrings, an encoder of 2 layers of width 32"
+    reach = "causal stacks and translation are not tested"
     experiment = (
         "A Pre-LN encoder with either norm learns to classify docstrings by the package of "
-        "Python's standard library they belong to, over the same learning rates, with two batch "
-        "sizes and the same number of steps. "
+        "Python's standard library they belong to, with two batch sizes and the same number of "
+        "tokens: batches of an eighth take eight times as many steps. Both norms have the same "
+        "learning rates. The reference is LayerNorm at large batches. "
         + PROGRESS_DEFINITION.replace("each token", "each package")
     )
     rule = (
         f"Premise: LayerNorm makes progress above {TRAINED_THRESHOLD:g} at small batches, too. "
-        "Seed by seed: at large batches LayerNorm makes more progress than BatchNorm; at small "
-        f"ones BatchNorm breaks: it makes less than {TRAINED_THRESHOLD:g} of the progress of "
-        "LayerNorm."
+        "Seed by seed: at large batches LayerNorm makes more progress than BatchNorm, by more than "
+        f"{NEGLIGIBLE_PROGRESS:g}; at small ones BatchNorm breaks: it makes less than "
+        f"{TRAINED_THRESHOLD:g} of the progress of LayerNorm."
     )
     pilot = (
-        "a first round by the same rule, letter by letter, in which nobody learnt anything; then "
-        "six cells in pieces of words (both norms, large batches, three rates, seed 0), in which "
-        "both learnt. Then the steps were doubled, and a rate and seeds added; those that are told "
-        "here nobody had seen."
+        "two rounds with other seeds, in which nothing was learnt at small batches, since they saw "
+        "an eighth of the tokens; at large ones LayerNorm minus BatchNorm was -0.10 ± 0.22. No run "
+        "of this round had been looked at when the rule was written."
     )
+    corrected = True
+    has_new_rows = True
     chart = ChartSpec(
         name="progress",
         x="lr",
@@ -70,34 +83,27 @@ class BatchNormIsWorse(ComparisonClaim):
 
     def comparisons(self, budget: Budget) -> Mapping[str, Comparison]:
         at: dict[Budget, dict[str, Any]] = {
-            "smoke": {"dim": 8, "heads": 2, "depth": 1, "steps": 4, "seeds": 1, "lr": [1e-3]},
-            "standard": {
-                "dim": 32,
-                "heads": 2,
-                "depth": 2,
-                "steps": 300,
-                "seeds": 5,
-                "lr": LEARNING_RATES,
-            }
-            | SECOND_ROUND,
-            "full": {
-                "dim": 128,
-                "heads": 4,
-                "depth": 6,
-                "steps": 2000,
-                "seeds": 8,
-                "lr": LEARNING_RATES,
-            },
+            "smoke": {"dim": 8, "heads": 2, "depth": 1, "steps": 4, "seeds": 1},
+            "standard": {"dim": 32, "heads": 2, "depth": 2, "steps": 300, "seeds": 5} | THIRD_ROUND,
+            "full": {"dim": 128, "heads": 4, "depth": 6, "steps": 2000, "seeds": 8},
         }
         same: dict[str, Any] = {
             "task": "classify", "wiring": ["pre_ln"], "norm": ["layer", "batch"], "score": 0,
             "monitor_every": 0, "tokenizer": "bpe", "vocab": 2000, "max_length": 64, "dropout": 0.0,
         }  # fmt: skip
         spec = same | at[budget]
-        return {
-            LARGE: parse_comparison(spec | {"batch_tokens": 512}),
-            SMALL: parse_comparison(spec | {"batch_tokens": 64}),
-        }
+        comparisons = {}
+        for study, tokens in BATCH_TOKENS.items():
+            steps = spec["steps"] * BATCH_TOKENS[LARGE] // tokens
+            rates = [1e-3] if budget == "smoke" else LEARNING_RATES[study]
+            sizes = {"batch_tokens": tokens, "steps": steps, "lr": rates}
+            comparisons[study] = parse_comparison(
+                spec | sizes | {"valid_every": steps, "save_every": steps}
+            )
+        return comparisons
+
+    def is_reference(self, row: Row) -> bool:
+        return bool(row["study"] == LARGE and row["arm"] == "pre_ln")
 
     def findings(self, rows: Sequence[Row]) -> list[Check]:
         layer, batch = (
@@ -113,7 +119,9 @@ class BatchNormIsWorse(ComparisonClaim):
                 premise=True,
             ),
             Check(
-                f"{LARGE}: layer minus batch", paired_difference(layer[LARGE], batch[LARGE]), low=0
+                f"{LARGE}: layer minus batch",
+                paired_difference(layer[LARGE], batch[LARGE]),
+                low=NEGLIGIBLE_PROGRESS,
             ),
             Check(
                 f"{SMALL}: batch minus {TRAINED_THRESHOLD:g} of layer",

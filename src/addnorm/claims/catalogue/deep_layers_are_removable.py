@@ -16,15 +16,8 @@ from addnorm.claims.claim import Budget, ChartSpec, ClaimWorkspace, register
 from addnorm.claims.experiments import DEEP_LRS
 from addnorm.claims.init_claims import BudgetSettings, compute_per_seed, make_budget_table, make_row
 from addnorm.claims.progress import ProgressTimer
-from addnorm.claims.training_claims import (
-    DATA_FOLDER,
-    PROGRESS_DEFINITION,
-    TRAINED_THRESHOLD,
-    TrainedClaim,
-    best_setting_rows,
-    best_setting_values,
-    clipped_progress,
-)
+from addnorm.claims.progress_scale import best_setting_rows, raw_progress
+from addnorm.claims.training_claims import DATA_FOLDER, PROGRESS_DEFINITION, TrainedClaim
 from addnorm.comparison.statistics import paired_difference
 from addnorm.comparison.tasks.text_data import unigram_loss
 from addnorm.core.cards import Card
@@ -60,6 +53,14 @@ class DeepLayersAreRemovable(TrainedClaim):
 
     # NOTE[DIFF]: the paper removes layers from released models with billions of parameters.
     paper_location = "section 2 and figure 1"
+    about = ("pre_ln", "post_ln")
+    finding = (
+        "in Pre-LN removing a layer of the first quarter costs {pre_ln: harm in nats, first "
+        "quarter minus last} nats more than one of the last quarter, which is {harm in nats, "
+        "first quarter minus last: pre_ln minus post_ln} nats more than in Post-LN"
+    )
+    measured_on = "language model of Python's documentation, 12 layers of width 32, 250 steps"
+    reach = "models of billions of parameters, as in the paper, are not tested"
     experiment = (
         "Language models with Pre-LN and with Post-LN are trained on the documentation of "
         "Python, character by character, over the same learning rates, with a warm-up of a "
@@ -72,9 +73,9 @@ class DeepLayersAreRemovable(TrainedClaim):
         "are new seeds, more of them, one more rate, and one schedule for both."
     )
     rule = (
-        f"Premise: Pre-LN makes progress above {TRAINED_THRESHOLD:g}. Seed by seed: in Pre-LN the "
-        "mean harm of the first quarter of the layers minus that of the last quarter is above 0, "
-        "and above the same of Post-LN."
+        "Premise: Pre-LN, the reference, learns. Seed by seed: in Pre-LN the mean harm of the "
+        "first quarter of the layers minus that of the last quarter is above 0, and above the same "
+        "of Post-LN."
     )
     chart = ChartSpec(
         name="harm", x="layer", y="loss without it, minus with it (nats)", group_by=("arm", "lr")
@@ -115,13 +116,11 @@ class DeepLayersAreRemovable(TrainedClaim):
             timer.start_training(number * at["steps"])
             arm_settings = {"arm": arm, "lr": lr, "seed": seed}
             runs[arm, lr, seed] = _train_run(at, data, workspace.folder, arm_settings, timer)
-        losses = (each.loss for each in runs.values() if math.isfinite(each.loss))
-        best = min(losses, default=math.inf)
         rows: list[Row] = []
         for (arm, lr, seed), each in runs.items():
             fields = {"study": "lm", "arm": arm, "depth": at["depth"], "warmup": at["steps"] // 4}
             fields |= {"lr": lr, "seed": seed}
-            progress = clipped_progress(each.loss, baseline=each.baseline, best=best)
+            progress = raw_progress(each.loss, baseline=each.baseline)
             rows += [make_row("progress", progress, **fields)]
             rows += [
                 make_row("harm", value, layer=n, **fields) for n, value in enumerate(each.harm, 1)
@@ -132,10 +131,8 @@ class DeepLayersAreRemovable(TrainedClaim):
         pre, post = (
             _harm_difference(best_setting_rows(rows, arm=arm)) for arm in ("pre_ln", "post_ln")
         )
-        trained = estimate_over_seeds(best_setting_values(rows, arm="pre_ln"))
         what = "harm in nats, first quarter minus last"
         return [
-            Check("progress of pre_ln", trained, low=TRAINED_THRESHOLD, premise=True),
             Check(f"pre_ln: {what}", estimate_over_seeds(pre), low=0),
             Check(f"{what}: pre_ln minus post_ln", paired_difference(pre, post), low=0),
         ]

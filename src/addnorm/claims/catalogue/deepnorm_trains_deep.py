@@ -19,3 +19,10 @@ class DeepnormTrainsDeep(DeepRemedyClaim):
 
     arm = "deepnorm"
     paper_location = "section 4 and table 1"
+    about = ("deepnorm",)
+    finding = (
+        "DeepNorm reaches {progress of deepnorm} of Pre-LN's progress, Post-LN {progress of "
+        "post_ln}"
+    )
+    measured_on = "dates, 18+18 layers of width 32, 120 steps"
+    reach = "not tested: longer training and wider models"

@@ -27,3 +27,7 @@ class DlclTrainsDeep(DeepRemedyClaim):
     # Pre-LN alone trains here, too.
     arm = "dlcl"
     paper_location = "sections 3 and 5"
+    about = ("dlcl",)
+    finding = "DLCL reaches {progress of dlcl} of Pre-LN's progress, Post-LN {progress of post_ln}"
+    measured_on = "dates, 18+18 layers of width 32, 120 steps"
+    reach = "not tested: longer training and wider models"

@@ -2,15 +2,11 @@
 
 from collections.abc import Mapping, Sequence
 
-from addnorm.claims.checks import Check, estimate_over_seeds
+from addnorm.claims.checks import Check
 from addnorm.claims.claim import Budget, ChartSpec, register
 from addnorm.claims.experiments import SMALL_CORPUS_RECORDS, norm_comparison
-from addnorm.claims.training_claims import (
-    PROGRESS_DEFINITION,
-    TRAINED_THRESHOLD,
-    ComparisonClaim,
-    best_setting_values,
-)
+from addnorm.claims.progress_scale import best_setting_values
+from addnorm.claims.training_claims import PROGRESS_DEFINITION, ComparisonClaim
 from addnorm.comparison.spec import Comparison
 from addnorm.comparison.statistics import paired_difference
 from addnorm.core.cards import Card
@@ -36,13 +32,26 @@ class DytHelpsSmallData(ComparisonClaim):
     # starts at its default and is not tuned.
 
     paper_location = "its tables of validation loss by model size and tokens"
+    about = ("dyt", "layer")
+    finding = (
+        "DyT's progress minus LayerNorm's is {progress on few pairs, dyt minus layer} on few "
+        "pairs and {progress on all pairs, dyt minus layer} on all"
+    )
+    measured_on = "dates, 3+3 layers of width 32, 200 or 5,000 pairs"
+    reach = "alpha is not tuned and no other regularizer is used"
+    discussion = (
+        "The study was read in a summary only. Here 200 pairs are memorized without any "
+        "regularizer, alpha starts at its default and is not tuned, and DyT learns more slowly "
+        "than LayerNorm in the fixed number of steps, so that it has no time to regularize "
+        "anything."
+    )
     experiment = (
         "Pre-LN with either norm learns to translate dates, from all 5,000 pairs and, with more "
         "steps, from a small subset that it can memorize; each over the same learning rates. "
         + PROGRESS_DEFINITION
     )
     rule = (
-        f"Premise: LayerNorm makes progress above {TRAINED_THRESHOLD:g}, on few pairs and on all. "
+        "Premise: LayerNorm, the reference, learns, on few pairs and on all. "
         "Seed by seed: DyT makes more progress than LayerNorm on few pairs, and less on all: the "
         "differences are above and below 0."
     )
@@ -58,6 +67,9 @@ class DytHelpsSmallData(ComparisonClaim):
     def records(self, budget: Budget) -> Mapping[str, int]:
         return {**super().records(budget), "few": SMALL_CORPUS_RECORDS[budget]}
 
+    def scale_of(self, study: str) -> str:
+        return study
+
     def findings(self, rows: Sequence[Row]) -> list[Check]:
         few, every = (
             paired_difference(
@@ -65,19 +77,7 @@ class DytHelpsSmallData(ComparisonClaim):
             )
             for s in ("few", "all")
         )
-        layer = {
-            study: best_setting_values(rows, study=study, arm="pre_ln") for study in ("few", "all")
-        }
         return [
-            *(
-                Check(
-                    f"progress of layer on {s} pairs",
-                    estimate_over_seeds(values),
-                    TRAINED_THRESHOLD,
-                    premise=True,
-                )
-                for s, values in layer.items()
-            ),
             Check("progress on few pairs, dyt minus layer", few, low=0),
             Check("progress on all pairs, dyt minus layer", every, high=0),
         ]

@@ -5,17 +5,13 @@ from collections.abc import Mapping, Sequence
 from addnorm.claims.checks import Check, estimate_over_seeds
 from addnorm.claims.claim import Budget, register
 from addnorm.claims.deep_training_claims import (
-    PROGRESS_BY_LR,
-    WITH_AND_WITHOUT_WARMUP,
-    describe_deep_experiment,
+    VeryDeepClaim,
+    check_post_ln_fails,
+    describe_very_deep_experiment,
 )
-from addnorm.claims.experiments import deep_comparison
-from addnorm.claims.training_claims import (
-    NEGLIGIBLE_PROGRESS,
-    TRAINED_THRESHOLD,
-    ComparisonClaim,
-    best_setting_values,
-)
+from addnorm.claims.experiments import very_deep_comparison
+from addnorm.claims.progress_scale import best_setting_values
+from addnorm.claims.training_claims import TRAINED_THRESHOLD
 from addnorm.comparison.spec import Comparison
 from addnorm.comparison.statistics import paired_difference
 from addnorm.core.cards import Card
@@ -38,26 +34,32 @@ from addnorm.core.rows import Row
         ),
     )
 )
-class FalsePreLnIsPostLn(ComparisonClaim):
+class FalsePreLnIsPostLn(VeryDeepClaim):
     """The wrong Pre-LN compared with Pre-LN and with Post-LN."""
 
     attributed_to = "ours, on the code of Somepalli et al., 2021"
     paper_location = "the released code of SAINT; issue 61165 of PyTorch"
-    experiment = describe_deep_experiment(
-        f"Post-LN and the wrong Pre-LN {WITH_AND_WITHOUT_WARMUP}, the right Pre-LN without"
+    about = ("false_pre_ln", "pre_ln", "post_ln")
+    finding = (
+        "the wrong Pre-LN reaches {progress of false_pre_ln} of Pre-LN's progress and Post-LN "
+        "{progress of post_ln}"
+    )
+    measured_on = "dates, 18+18 layers of width 32, 120 steps"
+    reach = "not tested: longer training and wider models"
+    experiment = describe_very_deep_experiment(
+        "The wrong Pre-LN is tuned as Post-LN is; the right one runs without warm-up and"
     )
     rule = (
-        f"Premises: Pre-LN at its best makes progress above {TRAINED_THRESHOLD:g}, and more than "
-        f"{NEGLIGIBLE_PROGRESS:g} above Post-LN. The wrong Pre-LN stays more than "
-        f"{NEGLIGIBLE_PROGRESS:g} below Pre-LN and differs from Post-LN by less than "
-        f"{NEGLIGIBLE_PROGRESS:g}, seed by seed."
+        f"Premise, a statement about this depth: Post-LN at its best makes progress below "
+        f"{TRAINED_THRESHOLD:g}. So does the wrong Pre-LN, which stays more than "
+        f"{TRAINED_THRESHOLD:g} below the right one, seed by seed. Its difference to Post-LN is "
+        "told and not judged: whether it is below 0.05 would take fifteen seeds."
     )
-    chart = PROGRESS_BY_LR
 
     def comparisons(self, budget: Budget) -> Mapping[str, Comparison]:
         return {
-            "deep": deep_comparison(
-                budget, ["post_ln", "false_pre_ln"], arms_without_warmup=["pre_ln"], seeds=4
+            "deep": very_deep_comparison(
+                budget, ["post_ln", "false_pre_ln"], arms_without_warmup=["pre_ln"]
             )
         }
 
@@ -66,24 +68,12 @@ class FalsePreLnIsPostLn(ComparisonClaim):
             best_setting_values(rows, arm=a) for a in ("post_ln", "pre_ln", "false_pre_ln")
         )
         return [
-            Check(
-                "progress of pre_ln", estimate_over_seeds(pre), low=TRAINED_THRESHOLD, premise=True
-            ),
-            Check(
-                "pre_ln minus post_ln",
-                paired_difference(pre, post),
-                low=NEGLIGIBLE_PROGRESS,
-                premise=True,
-            ),
+            check_post_ln_fails(rows, premise=True),
+            Check("progress of false_pre_ln", estimate_over_seeds(false), high=TRAINED_THRESHOLD),
             Check(
                 "false_pre_ln minus pre_ln",
                 paired_difference(false, pre),
-                high=-NEGLIGIBLE_PROGRESS,
+                high=-TRAINED_THRESHOLD,
             ),
-            Check(
-                "false_pre_ln minus post_ln",
-                paired_difference(false, post),
-                -NEGLIGIBLE_PROGRESS,
-                NEGLIGIBLE_PROGRESS,
-            ),
+            Check("false_pre_ln minus post_ln", paired_difference(false, post)),
         ]

@@ -2,14 +2,15 @@
 
 from collections.abc import Mapping, Sequence
 
-from addnorm.claims.checks import Check, estimate_over_seeds
+from addnorm.claims.checks import Check
 from addnorm.claims.claim import Budget, ChartSpec, register
 from addnorm.claims.experiments import SMALL_CORPUS_RECORDS, norm_comparison
+from addnorm.claims.progress_scale import best_setting_values
 from addnorm.claims.training_claims import (
+    NEGLIGIBLE_PROGRESS,
     PROGRESS_DEFINITION,
-    TRAINED_THRESHOLD,
+    RULE_CHANGED_ON_SEEN_ROWS,
     ComparisonClaim,
-    best_setting_values,
 )
 from addnorm.comparison.spec import Comparison
 from addnorm.comparison.statistics import paired_difference
@@ -45,6 +46,19 @@ class FixNormHelpsLittleData(ComparisonClaim):
     # NOTE[DIFF]: the paper translates five pairs of languages with 10,000 to 133,000 sentences,
     # with dropout and label smoothing; here dates, from a small set that can be memorized.
     paper_location = "sections 2.3 and 4.2, table 2"
+    about = ("fixnorm", "layer", "scale")
+    finding = (
+        "FixNorm changes progress by {layer: fixnorm minus usual} with LayerNorm and {scale: "
+        "fixnorm minus usual} with ScaleNorm"
+    )
+    measured_on = "dates, 3+3 layers of width 32, 300 steps on 200 pairs"
+    reach = "differences below 0.05 are not resolved; published gains may be smaller"
+    discussion = (
+        "The paper translates between natural languages, with thousands of rare pieces of words"
+        " whose vectors differ in length. Dates are a few dozen characters, all of them "
+        "frequent, so that there is little for FixNorm to repair. Gains below 0.05, which may "
+        "be the size of the published ones, would not be seen."
+    )
     experiment = (
         "Pre-LN with LayerNorm and with ScaleNorm learns to translate dates from a small set of "
         "pairs that it can memorize; with plain word vectors, and with FixNorm, which normalizes "
@@ -52,12 +66,18 @@ class FixNormHelpsLittleData(ComparisonClaim):
         + PROGRESS_DEFINITION
     )
     rule = (
-        f"Premise: LayerNorm with usual word vectors makes progress above {TRAINED_THRESHOLD:g}. "
-        "Seed by seed: FixNorm makes more progress than usual word vectors, with LayerNorm in the "
-        "stack and with ScaleNorm: both differences are above 0. FixNorm and ScaleNorm together "
-        "against neither is told and not judged."
+        "Premise: LayerNorm with usual word vectors, the reference, learns. Seed by seed: FixNorm "
+        "makes more progress than usual word vectors, with LayerNorm in the stack and with "
+        f"ScaleNorm, by more than {NEGLIGIBLE_PROGRESS:g}, the difference below which two arms "
+        "count as equal. FixNorm and ScaleNorm together against neither is told and not judged. "
+        "Until the third round: by more than 0, which cannot be refuted if there is no "
+        "difference."
     )
-    pilot = "no cell with FixNorm; the settings are those of ScaleNorm's claim."
+    pilot = (
+        "before the first rule no cell with FixNorm; the settings are those of ScaleNorm's claim."
+        + RULE_CHANGED_ON_SEEN_ROWS
+    )
+    corrected = True
     chart = ChartSpec(name="progress", x="lr", y="progress", group_by=("arm", "study"), log_x=True)
 
     def comparisons(self, budget: Budget) -> Mapping[str, Comparison]:
@@ -69,22 +89,21 @@ class FixNormHelpsLittleData(ComparisonClaim):
     def records(self, budget: Budget) -> Mapping[str, int]:
         return dict.fromkeys(self.comparisons(budget), SMALL_CORPUS_RECORDS[budget])
 
+    def is_reference(self, row: Row) -> bool:
+        return bool(row["study"] == PLAIN and row["arm"] == NORMS["layer"])
+
     def findings(self, rows: Sequence[Row]) -> list[Check]:
         plain, fixed = (
             {norm: best_setting_values(rows, study=study, arm=arm) for norm, arm in NORMS.items()}
             for study in (PLAIN, FIXED)
         )
-        usual = estimate_over_seeds(plain["layer"])
         both = paired_difference(fixed["scale"], plain["layer"])
         return [
-            Check(
-                "progress of layer, usual word vectors", usual, low=TRAINED_THRESHOLD, premise=True
-            ),
             *(
                 Check(
                     f"{norm}: fixnorm minus usual",
                     paired_difference(fixed[norm], plain[norm]),
-                    low=0,
+                    low=NEGLIGIBLE_PROGRESS,
                 )
                 for norm in NORMS
             ),

@@ -2,16 +2,16 @@
 
 from collections.abc import Mapping, Sequence
 
-from addnorm.claims.checks import Check, estimate_over_seeds
+from addnorm.claims.checks import Check
 from addnorm.claims.claim import Budget, ChartSpec, register
 from addnorm.claims.experiments import SMALL_CORPUS_RECORDS, norm_comparison
+from addnorm.claims.progress_scale import best_setting_rows, best_setting_values
 from addnorm.claims.training_claims import (
     NEGLIGIBLE_PROGRESS,
     PROGRESS_DEFINITION,
-    TRAINED_THRESHOLD,
+    RULE_CHANGED_ON_SEEN_ROWS,
     ComparisonClaim,
-    best_setting_rows,
-    best_setting_values,
+    TrainedClaim,
 )
 from addnorm.comparison.spec import Comparison
 from addnorm.comparison.statistics import paired_difference
@@ -19,6 +19,9 @@ from addnorm.core.cards import Card
 from addnorm.core.rows import Row
 
 WITHOUT_AFFINE = "layer(affine=False)"
+MIN_GAP_NATS = 0.1
+"""Smallest difference of gaps that counts, about 0.05 of the loss of the baseline."""
+GAP_LABEL = "gap on few pairs in nats, without minus with"
 
 
 @register(
@@ -42,17 +45,34 @@ class GainAndBiasOverfit(ComparisonClaim):
     """
 
     paper_location = "section 3.1 and table 2"
+    about = ("layer",)
+    finding = (
+        "without gain and bias progress changes by {progress on all pairs, without minus with} "
+        "on all pairs and {progress on few pairs, without minus with} on few, and the gap to "
+        "the training loss by {gap on few pairs in nats, without minus with} nats"
+    )
+    measured_on = "dates, 3+3 layers of width 32, 200 or 5,000 pairs"
+    reach = "differences below 0.05 are not resolved; published gains may be smaller"
+    discussion = (
+        "Leaving gain and bias out costs nothing, as the paper says. That they over-fit is not "
+        "seen: the gap between training and validation loss stays the same. The paper trains to"
+        " convergence on larger data; here all weights together memorize 200 pairs, and gain "
+        "and bias are a small part of them."
+    )
     experiment = (
         "Pre-LN with and without gain and bias in its norms learns to translate dates, from all "
         "5,000 pairs and, with more steps, from a small subset that it can memorize; each over "
         "the same learning rates. " + PROGRESS_DEFINITION
     )
     rule = (
-        f"Premise: with gain and bias it makes progress above {TRAINED_THRESHOLD:g}, on all pairs "
-        f"and on few. Without them it makes less than {NEGLIGIBLE_PROGRESS:g} less; and on few "
-        "pairs, both at the setting that is best with them, the gap between validation and "
-        "training loss is smaller, seed by seed."
+        "Premise: with gain and bias, the reference, it learns, on all pairs and on few. Without "
+        f"them it makes less than {NEGLIGIBLE_PROGRESS:g} less; and on few pairs, both at the "
+        "setting that is best with them, the gap between validation and training loss is smaller "
+        f"by more than {MIN_GAP_NATS:g} nats, seed by seed. Until the third round: smaller at "
+        "all. Such a rule cannot be refuted if there is no difference."
     )
+    pilot = TrainedClaim.pilot + RULE_CHANGED_ON_SEEN_ROWS
+    corrected = True
     chart = ChartSpec(name="progress", x="lr", y="progress", group_by=("arm", "study"), log_x=True)
     row_names = ("progress", "loss", "train_loss")
 
@@ -66,29 +86,26 @@ class GainAndBiasOverfit(ComparisonClaim):
     def records(self, budget: Budget) -> Mapping[str, int]:
         return {**super().records(budget), "few": SMALL_CORPUS_RECORDS[budget]}
 
+    def scale_of(self, study: str) -> str:
+        return study
+
     def findings(self, rows: Sequence[Row]) -> list[Check]:
         arms = (f"pre_ln {WITHOUT_AFFINE}", "pre_ln")
         checks = []
         for study in ("all", "few"):
             bare, usual = (best_setting_values(rows, study=study, arm=arm) for arm in arms)
             label = f"progress on {study} pairs"
-            checks += [
-                Check(
-                    f"{label}, with gain and bias",
-                    estimate_over_seeds(usual),
-                    low=TRAINED_THRESHOLD,
-                    premise=True,
-                ),
+            checks.append(
                 Check(
                     f"{label}, without minus with",
                     paired_difference(bare, usual),
                     low=-NEGLIGIBLE_PROGRESS,
-                ),
-            ]
+                )
+            )
         gaps = paired_difference(
             *(_generalization_gap(rows, arm, reference_arm=arms[1]) for arm in arms)
         )
-        return [*checks, Check("gap on few pairs in nats, without minus with", gaps, high=0)]
+        return [*checks, Check(GAP_LABEL, gaps, high=-MIN_GAP_NATS)]
 
 
 def _generalization_gap(rows: Sequence[Row], arm: str, *, reference_arm: str) -> dict[int, float]:

@@ -28,6 +28,9 @@ ARMS = {
     "pre_ln decoder": (Decoder, "pre_ln"),
 }
 
+MAX_POST_LN_SLOPE = -0.01
+"""Slope of ln(ratio) per layer from which on the gradient shrinks."""
+
 
 @register(
     Card(
@@ -54,6 +57,22 @@ class GradientProduct(InitClaim):
     """
 
     paper_location = "section 2.2, equations 5 and 6"
+    about = ("post_ln", "pre_ln")
+    finding = (
+        "the log gradient changes per layer downwards by {encoder: slope of ln(ratio) a layer, "
+        "post_ln} in Post-LN encoders, {decoder: slope of ln(ratio) a layer, post_ln} in Post-"
+        "LN decoders and {encoder: slope of ln(ratio) a layer, pre_ln} in Pre-LN encoders"
+    )
+    measured_on = "untrained stacks of 6 to 36 layers of width 64"
+    reach = "at initialization only; decoders read random vectors, not an encoder"
+    discussion = (
+        "In encoders the gradient of Post-LN shrinks as the paper says, though by a few percent"
+        " a layer and not by the third of the simplified model. In decoders it does not shrink:"
+        " each of their layers has a third branch, cross-attention to a memory, and the factors"
+        " 1 + dF/dx of the same product make up for what the norms take away. Liu et al. 2020 "
+        "find the opposite, vanishing gradients in decoders alone, in models that read the "
+        "output of an encoder."
+    )
     experiment = (
         "Untrained encoders, and decoders that read Gaussian vectors instead of an encoder's "
         "output; the error is a random linear function of the output. The gradient with respect "
@@ -62,22 +81,26 @@ class GradientProduct(InitClaim):
         "model of Xiong et al. 2020 predicts a slope of ln(2/3) / 2 = -0.2 per layer."
     )
     rule = (
-        "In encoder and decoder: the slope of ln(ratio) over depth is below 0 in Post-LN, below "
-        "that of Pre-LN, seed by seed, and in Pre-LN it is not below 0: its interval lies above 0."
+        "In encoder and decoder: the slope of ln(ratio) over depth is below "
+        f"{MAX_POST_LN_SLOPE:g} in Post-LN, so that a layer takes away at least 1 % of the "
+        "gradient, below that of Pre-LN, seed by seed, and above the same number in Pre-LN. Until "
+        "the third round the border was 0, which cannot be refuted if nothing shrinks."
     )
     pilot = (
         "a first run by another rule, which a reviewer found to be wrong: it had a rate "
         "without a source, and no decoder. Whoever wrote the rule of today had seen "
-        "those rows. Then eight other seeds by the rule of today, which was "
-        "undecided; these are new ones, and more."
+        "those rows. Then 8 and 32 other seeds by a rule with the border 0, undecided: in the "
+        "decoder Post-LN had a slope of 0.005 ± 0.010. No run of this round had been looked at "
+        "when the rule was written."
     )
     corrected = True
+    has_new_rows = True
     chart = ChartSpec(
         name="ratio", x="depth", y="gradient at the lowest / at the highest layer", log_y=True
     )
     budgets = make_budget_table(
-        seeds=(2, 32, 32),
-        first_seed=(0, 100, 0),
+        seeds=(2, 24, 32),
+        first_seed=(0, 300, 0),
         depths=([2, 4], [6, 12, 18, 24, 36], [6, 12, 18, 24, 36, 48, 72]),
         dim=(16, 64, 256),
         length=(8, 32, 64),
@@ -105,8 +128,8 @@ class GradientProduct(InitClaim):
             post, pre = (slopes[f"{wiring} {kind}"] for wiring in ("post_ln", "pre_ln"))
             label = f"{kind}: slope of ln(ratio) a layer"
             checks += [
-                Check(f"{label}, post_ln", estimate_over_seeds(post), high=0),
+                Check(f"{label}, post_ln", estimate_over_seeds(post), high=MAX_POST_LN_SLOPE),
                 Check(f"{label}, post_ln minus pre_ln", paired_difference(post, pre), high=0),
-                Check(f"{label}, pre_ln", estimate_over_seeds(pre), low=0),
+                Check(f"{label}, pre_ln", estimate_over_seeds(pre), low=MAX_POST_LN_SLOPE),
             ]
         return checks

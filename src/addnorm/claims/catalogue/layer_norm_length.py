@@ -50,6 +50,13 @@ class LayerNormLength(InitClaim):
     """
 
     paper_location = "appendix C of Xiong et al.; section 2 of Sukhbaatar et al."
+    about = ("layer",)
+    finding = (
+        "for every token y . y / dim is {y . y / dim at dim 1024} and y . 1 / dim at most "
+        "{largest |y . 1| / dim}"
+    )
+    measured_on = "LayerNorm alone, widths 16 to 1,024"
+    reach = "exact, up to eps"
     experiment = (
         "Random tokens, neither centred nor scaled, pass through LayerNorm at several widths. A "
         "line is fitted to ln(y . y) over ln(dim): its slope is 1 if y . y = dim and 0.5 if it is "

@@ -1,22 +1,41 @@
 """Claim: Post-LN needs warm-up, Pre-LN does not."""
 
+import math
 from collections.abc import Mapping, Sequence
 
 from addnorm.claims.checks import Check, estimate_over_seeds
 from addnorm.claims.claim import Budget, ChartSpec, register
 from addnorm.claims.experiments import warmup_comparison
+from addnorm.claims.progress_scale import best_setting_rows, best_setting_values
 from addnorm.claims.training_claims import (
     NEGLIGIBLE_PROGRESS,
     PROGRESS_DEFINITION,
     TRAINED_GUIDE,
     TRAINED_THRESHOLD,
     ComparisonClaim,
-    best_setting_values,
 )
 from addnorm.comparison.spec import Comparison
-from addnorm.comparison.statistics import Estimate, paired_difference
+from addnorm.comparison.statistics import paired_difference
 from addnorm.core.cards import Card
 from addnorm.core.rows import Row
+
+WARMUP_RULE = (
+    f"Premise: Pre-LN with warm-up makes progress above {TRAINED_THRESHOLD:g}. Post-LN needs "
+    "warm-up: at the learning rate that is best with it, it makes more than "
+    f"{TRAINED_THRESHOLD:g} more progress with it than without, seed by seed. This is the paper's "
+    "statement, which compares at the same learning rate. Pre-LN does not: with its best learning "
+    f"rate for each, it makes less than {NEGLIGIBLE_PROGRESS:g} more with warm-up. The other two "
+    "differences, of Post-LN at the best rates and of Pre-LN at the given rate, are told and not "
+    "judged."
+)
+WARMUP_CHART = ChartSpec(
+    name="progress",
+    x="lr",
+    y="progress",
+    group_by=("arm", "warmup"),
+    log_x=True,
+    guides=TRAINED_GUIDE,
+)
 
 
 @register(
@@ -32,63 +51,106 @@ from addnorm.core.rows import Row
     )
 )
 class PostLnNeedsWarmup(ComparisonClaim):
-    """Post-LN and Pre-LN with and without warm-up."""
+    """Post-LN and Pre-LN with and without warm-up, at a given learning rate and at the best one."""
 
     # NOTE[DIFF]: the paper trains on IWSLT14 with an inverse square root schedule after the
     # warm-up; here the learning rate stays constant.
     paper_location = "section 3.1 and figure 2; section 4"
+    about = ("post_ln", "pre_ln")
+    finding = (
+        "at the rate that is best with warm-up Post-LN loses {post_ln: with warm-up minus "
+        "without, at the rate that is best with it} of its progress without it, at the best "
+        "rates {post_ln: with warm-up minus without, each at its best rate}; Pre-LN {pre_ln: "
+        "with warm-up minus without, at the rate that is best with it} and {pre_ln: with warm-"
+        "up minus without, each at its best rate}"
+    )
+    measured_on = "dates, 6+6 layers of width 32, 160 steps at a constant rate"
+    reach = "not tested: long training with decay, large models"
+    discussion = (
+        "The paper trains IWSLT14 for tens of thousands of steps with a decay after the warm-up"
+        " and finds that Adam without warm-up ends at 8 instead of 34 BLEU. Here six layers of "
+        "width 32 learn dates in 160 steps at a constant rate. At the rate that is best with "
+        "warm-up most seeds train without it as well, and the higher rates that only warm-up "
+        "would allow fail with it, too. A narrow model, a short run and weights that start with"
+        " gradients of moderate size make the first steps less dangerous."
+    )
     experiment = (
         "Encoder and decoder of six layers each learn to translate dates, without warm-up and with "
-        "one of a quarter of the steps, over the same learning rates. " + PROGRESS_DEFINITION
+        "one of a quarter of the steps, over the same learning rates. The reference is Post-LN "
+        "with warm-up. " + PROGRESS_DEFINITION
     )
-    rule = (
-        f"Premise: with warm-up both make progress above {TRAINED_THRESHOLD:g}. With warm-up "
-        f"Post-LN makes more than {NEGLIGIBLE_PROGRESS:g} more progress than without, seed by "
-        f"seed, and Pre-LN less than {NEGLIGIBLE_PROGRESS:g} more; each at its best learning rate."
+    rule = WARMUP_RULE
+    pilot = (
+        "the second round of this claim, with other seeds and learning rates a factor of 4 apart: "
+        "at the best rates Post-LN gained 0.09 ± 0.08 by warm-up, with one seed in six that failed "
+        "without it. The border was 0.05 then, and at the best rates; 'needs' was judged as 'gains "
+        "something by'. No run of this round had been looked at when the rule was written."
     )
-    chart = ChartSpec(
-        name="progress",
-        x="lr",
-        y="progress",
-        group_by=("arm", "warmup"),
-        log_x=True,
-        guides=TRAINED_GUIDE,
-    )
-
+    corrected = True
+    has_new_rows = True
+    chart = WARMUP_CHART
     group_fields = ("study", "arm", "warmup")
 
     def comparisons(self, budget: Budget) -> Mapping[str, Comparison]:
-        arms = ["post_ln", "pre_ln"]
+        # Pre-LN varies less between seeds: 0.02 in the second round, Post-LN 0.07.
         return {
-            "adamw": warmup_comparison(budget, arms, with_warmup=[False, True], optimizer="adamw")
+            arm: warmup_comparison(
+                budget, [arm], with_warmup=[False, True], optimizer="adamw", seeds=seeds
+            )
+            for arm, seeds in (("post_ln", 6), ("pre_ln", 3))
         }
 
+    def is_reference(self, row: Row) -> bool:
+        return bool(row["arm"] == "post_ln" and row["warmup"])
+
     def findings(self, rows: Sequence[Row]) -> list[Check]:
-        warm = [row for row in rows if row["warmup"]]
-        trained = [
-            Check(
-                f"{arm}: progress with warm-up",
-                estimate_over_seeds(best_setting_values(warm, arm=arm)),
-                TRAINED_THRESHOLD,
-                premise=True,
-            )
-            for arm in ("post_ln", "pre_ln")
-        ]
-        return [
-            *trained,
-            Check(
-                "post_ln: with warm-up minus without",
-                _warmup_gain(rows, "post_ln"),
-                low=NEGLIGIBLE_PROGRESS,
-            ),
-            Check(
-                "pre_ln: with warm-up minus without",
-                _warmup_gain(rows, "pre_ln"),
-                high=NEGLIGIBLE_PROGRESS,
-            ),
-        ]
+        return check_warmup(rows)
 
 
-def _warmup_gain(rows: Sequence[Row], arm: str) -> Estimate | None:
-    warm, cold = ([row for row in rows if bool(row["warmup"]) == side] for side in (True, False))
-    return paired_difference(best_setting_values(warm, arm=arm), best_setting_values(cold, arm=arm))
+def check_warmup(rows: Sequence[Row]) -> list[Check]:
+    """Return the checks of `WARMUP_RULE`."""
+    pre = estimate_over_seeds(best_setting_values(_with_warmup(rows), arm="pre_ln"))
+    checks = [
+        Check("pre_ln: progress with warm-up", pre, low=TRAINED_THRESHOLD, premise=True),
+    ]
+    for arm in ("post_ln", "pre_ln"):
+        warm, cold = _values_at_given_rate(rows, arm)
+        is_post = arm == "post_ln"
+        checks += [
+            Check(
+                f"{arm}: with warm-up minus without, at the rate that is best with it",
+                paired_difference(warm, cold),
+                low=TRAINED_THRESHOLD if is_post else -math.inf,
+            ),
+            Check(
+                f"{arm}: with warm-up minus without, each at its best rate",
+                paired_difference(warm, best_setting_values(_without_warmup(rows), arm=arm)),
+                high=math.inf if is_post else NEGLIGIBLE_PROGRESS,
+            ),
+        ]
+    return checks
+
+
+def _with_warmup(rows: Sequence[Row]) -> list[Row]:
+    return [row for row in rows if row["warmup"]]
+
+
+def _without_warmup(rows: Sequence[Row]) -> list[Row]:
+    return [row for row in rows if not row["warmup"]]
+
+
+def _values_at_given_rate(
+    rows: Sequence[Row], arm: str
+) -> tuple[dict[int, float], dict[int, float]]:
+    """Return the progress by seed with and without warm-up, at the rate that is best with it."""
+    warm = [r for r in best_setting_rows(_with_warmup(rows), arm=arm) if r["name"] == "progress"]
+    cold = {
+        (row["seed"], row["lr"]): row["value"]
+        for row in _without_warmup(rows)
+        if row["name"] == "progress" and row["arm"] == arm
+    }
+    given = {row["seed"]: row["lr"] for row in warm}
+    return (
+        {row["seed"]: row["value"] for row in warm},
+        {seed: cold[seed, lr] for seed, lr in given.items() if (seed, lr) in cold},
+    )

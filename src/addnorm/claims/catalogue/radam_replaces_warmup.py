@@ -5,12 +5,12 @@ from collections.abc import Mapping, Sequence
 from addnorm.claims.checks import Check
 from addnorm.claims.claim import Budget, ChartSpec, register
 from addnorm.claims.experiments import warmup_comparison
+from addnorm.claims.progress_scale import best_setting_values
 from addnorm.claims.training_claims import (
     NEGLIGIBLE_PROGRESS,
     PROGRESS_DEFINITION,
     TRAINED_GUIDE,
     ComparisonClaim,
-    best_setting_values,
 )
 from addnorm.comparison.spec import Comparison
 from addnorm.comparison.statistics import paired_difference
@@ -36,17 +36,32 @@ class RadamReplacesWarmup(ComparisonClaim):
     """Post-LN under Adam with and without warm-up, and under RAdam without."""
 
     paper_location = "sections 4 and 5.3; section 4 of Xiong et al. 2020, arXiv 2002.04745"
+    about = ("post_ln",)
+    finding = (
+        "RAdam's progress without warm-up minus AdamW's with it is {radam minus adamw with "
+        "warm-up}; AdamW loses {adamw, with warm-up minus without} without it"
+    )
+    measured_on = "dates, Post-LN of 6+6 layers of width 32, 160 steps"
+    reach = "there is little to replace at this depth; see post_ln_needs_warmup"
     experiment = (
         "Post-LN of six layers each in encoder and decoder learns to translate dates, under AdamW "
         "with a warm-up of a quarter of the steps and without, and under RAdam without, over "
-        "the same learning rates. " + PROGRESS_DEFINITION
+        "the same learning rates. The reference is Post-LN under AdamW with warm-up. "
+        + PROGRESS_DEFINITION
     )
     rule = (
-        f"Premise: under AdamW warm-up brings more than {NEGLIGIBLE_PROGRESS:g}, so that there is "
-        f"something to replace. RAdam without warm-up makes more than {NEGLIGIBLE_PROGRESS:g} more "
-        f"progress than AdamW without, and less than {NEGLIGIBLE_PROGRESS:g} less than AdamW with "
-        "warm-up, seed by seed, each at its best rate."
+        f"RAdam without warm-up makes less than {NEGLIGIBLE_PROGRESS:g} less progress than AdamW "
+        "with warm-up, seed by seed, each at its best rate. What warm-up brings under AdamW, and "
+        "what RAdam brings over AdamW without it, at the best rates, is told and not judged: "
+        "whether there is anything to replace is the claim post_ln_needs_warmup."
     )
+    pilot = (
+        "the second round of this claim, with other seeds: RAdam ended within 0.04 of AdamW with "
+        "warm-up, and the premise that warm-up brings anything was undecided. No run of this round "
+        "had been looked at when the rule was written."
+    )
+    corrected = True
+    has_new_rows = True
     chart = ChartSpec(
         name="progress", x="lr", y="progress", group_by=("study",), log_x=True, guides=TRAINED_GUIDE
     )
@@ -59,25 +74,19 @@ class RadamReplacesWarmup(ComparisonClaim):
             RADAM: warmup_comparison(budget, post, with_warmup=[False], optimizer="radam"),
         }
 
+    def is_reference(self, row: Row) -> bool:
+        return bool(row["study"] == WARM)
+
     def findings(self, rows: Sequence[Row]) -> list[Check]:
         warm, cold, radam = (
             best_setting_values(rows, study=study) for study in (WARM, COLD, RADAM)
         )
         return [
             Check(
-                "adamw, with warm-up minus without",
-                paired_difference(warm, cold),
-                low=NEGLIGIBLE_PROGRESS,
-                premise=True,
-            ),
-            Check(
-                "radam minus adamw without warm-up",
-                paired_difference(radam, cold),
-                low=NEGLIGIBLE_PROGRESS,
-            ),
-            Check(
                 "radam minus adamw with warm-up",
                 paired_difference(radam, warm),
                 low=-NEGLIGIBLE_PROGRESS,
             ),
+            Check("adamw, with warm-up minus without", paired_difference(warm, cold)),
+            Check("radam minus adamw without warm-up", paired_difference(radam, cold)),
         ]

@@ -62,6 +62,14 @@ class RankCollapse(InitClaim):
     # NOTE[DIFF]: the paper bounds the distance to a matrix of rank 1; the mean cosine measures the
     # same effect. Its model has no norms; here a norm follows every sub-layer.
     paper_location = "theorem 2.2 and section 4.2"
+    about = ("post_ln",)
+    finding = (
+        "after 12 layers the mean cosine of two tokens is {both kinds, no skip: mean cosine "
+        "behind layer 12} without skips and {both kinds, with skips: mean cosine behind layer "
+        "12} with them"
+    )
+    measured_on = "untrained layers of width 128, a norm after each sub-layer"
+    reach = "at initialization only; with skips, too, tokens get close"
     experiment = (
         "Gaussian tokens pass through the same untrained layers four times: through the "
         "attention sub-layers alone and through attention and feed-forward, each without and "

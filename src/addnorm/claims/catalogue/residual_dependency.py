@@ -50,6 +50,14 @@ class ResidualDependency(InitClaim):
     """
 
     paper_location = "section 4.1, corollary 1"
+    about = ("post_ln", "pre_ln")
+    finding = (
+        "the dependency on the own branch follows the power {slope of post_ln, ln dependency "
+        "over ln (i + 1)} of the sub-layer's number in Post-LN and {slope of pre_ln, ln "
+        "dependency over ln (i + 1)} in Pre-LN"
+    )
+    measured_on = "untrained encoders of 24 layers of width 128"
+    reach = "at initialization only"
     experiment = (
         "Untrained encoders read Gaussian vectors. The residual dependency is measured at every "
         "feed-forward site, and a line is fitted to its logarithm over the logarithm of the site "

@@ -53,6 +53,15 @@ class RezeroIdentity(InitClaim):
     """
 
     paper_location = "sections 3 and 4"
+    about = ("rezero", "pre_ln", "post_ln")
+    finding = (
+        "ReZero keeps all singular values at {rezero: largest singular value, any depth} at any"
+        " depth; 48 layers keep {pre_ln: share of singular values that keep a signal at 48 "
+        "layers} of them in Pre-LN and {post_ln: share of singular values that keep a signal at"
+        " 48 layers} in Post-LN"
+    )
+    measured_on = "untrained stacks of up to 48 layers of width 32"
+    reach = "at initialization only, where ReZero is the identity by construction"
     experiment = (
         "Untrained stacks read a short sequence of Gaussian vectors. The output is compared with "
         "the input, and the singular values of the full Jacobian are computed. Post-LN and "

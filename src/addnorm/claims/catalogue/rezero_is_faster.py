@@ -8,7 +8,8 @@ from addnorm.claims.checks import Check, estimate_over_seeds
 from addnorm.claims.claim import Budget, ChartSpec, register
 from addnorm.claims.deep_training_claims import WITH_AND_WITHOUT_WARMUP, describe_deep_experiment
 from addnorm.claims.experiments import deep_comparison
-from addnorm.claims.training_claims import ComparisonClaim, best_setting_rows
+from addnorm.claims.progress_scale import best_setting_rows
+from addnorm.claims.training_claims import ComparisonClaim
 from addnorm.comparison.spec import Comparison
 from addnorm.comparison.statistics import paired_difference
 from addnorm.core.cards import Card
@@ -38,6 +39,13 @@ class RezeroIsFaster(ComparisonClaim):
 
     # NOTE[DIFF]: the paper counts steps to 1.2 bits per byte on enwik8 with twelve layers.
     paper_location = "section 5.1 and table 2"
+    about = ("rezero", "pre_ln")
+    finding = (
+        "ReZero needs {exp:ln(steps to progress 0.5), rezero minus pre_ln} times the steps of "
+        "Pre-LN to half of Pre-LN's final progress"
+    )
+    measured_on = "dates, 12+12 layers of width 32, 150 steps"
+    reach = "not tested: long training, larger models"
     experiment = describe_deep_experiment(
         f"ReZero without warm-up, Pre-LN {WITH_AND_WITHOUT_WARMUP}; the validation loss is taken "
         "every 15 steps (100 in the full budget)"
@@ -64,7 +72,8 @@ class RezeroIsFaster(ComparisonClaim):
         }
 
     def chart_rows(self, rows: Sequence[Row]) -> Sequence[Row]:
-        return [row for arm in ("rezero", "pre_ln") for row in best_setting_rows(rows, arm=arm)]
+        scaled = self.scale_rows(rows)
+        return [row for arm in ("rezero", "pre_ln") for row in best_setting_rows(scaled, arm=arm)]
 
     def findings(self, rows: Sequence[Row]) -> list[Check]:
         steps_by_arm = {

@@ -23,3 +23,9 @@ class RezeroTrainsDeep(DeepRemedyClaim):
     arm = "rezero"
     has_warmup = False
     paper_location = "section 5"
+    about = ("rezero",)
+    finding = (
+        "ReZero reaches {progress of rezero} of Pre-LN's progress, Post-LN {progress of post_ln}"
+    )
+    measured_on = "dates, 18+18 layers of width 32, 120 steps"
+    reach = "not tested: longer training and wider models"

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from addnorm.claims.checks import Check, estimate_over_seeds
+from addnorm.claims.checks import Check
 from addnorm.claims.claim import Budget, ChartSpec, ClaimWorkspace, register
 from addnorm.claims.experiments import norm_comparison
 from addnorm.claims.init_claims import (
@@ -19,13 +19,8 @@ from addnorm.claims.init_claims import (
     reseed,
     select_rows,
 )
-from addnorm.claims.training_claims import (
-    NEGLIGIBLE_PROGRESS,
-    PROGRESS_DEFINITION,
-    TRAINED_THRESHOLD,
-    ComparisonClaim,
-    best_setting_values,
-)
+from addnorm.claims.progress_scale import best_setting_values
+from addnorm.claims.training_claims import NEGLIGIBLE_PROGRESS, PROGRESS_DEFINITION, ComparisonClaim
 from addnorm.comparison.spec import Comparison
 from addnorm.comparison.statistics import paired_difference
 from addnorm.core.cards import Card
@@ -50,14 +45,26 @@ class RmsNormEqualsLayerNorm(ComparisonClaim):
     """
 
     paper_location = "section 5 and tables 2 to 9"
+    about = ("rms", "layer")
+    finding = (
+        "RMSNorm's progress minus LayerNorm's is {progress, rms minus layer}, and it runs "
+        "{exp:ln(speed), rms minus layer} times as fast"
+    )
+    measured_on = "dates, 3+3 layers of width 32, 200 steps on 5,000 pairs"
+    reach = "the speed is that of our kernels on a CPU"
+    discussion = (
+        "The progress is equal; the time is not. The paper times other implementations on a "
+        "GPU. Here both norms are one native kernel on a CPU, where subtracting the mean costs "
+        "little, and the kernel of RMSNorm is a few percent slower."
+    )
     experiment = (
         "Pre-LN with either norm learns to translate dates over the same learning rates. In "
         "addition, encoders with either norm run forward and backward in alternation, so that "
         "the load of the machine is the same for both. " + PROGRESS_DEFINITION
     )
     rule = (
-        f"Premise: LayerNorm makes progress above {TRAINED_THRESHOLD:g}. That of RMSNorm differs "
-        f"from it by less than {NEGLIGIBLE_PROGRESS:g}, seed by seed; and ln(speed) of RMSNorm is "
+        "Premise: LayerNorm, the reference, learns. The progress of RMSNorm differs "
+        f"from its by less than {NEGLIGIBLE_PROGRESS:g}, seed by seed; and ln(speed) of RMSNorm is "
         "above that of LayerNorm, round by round."
     )
     chart = ChartSpec(name="progress", x="lr", y="progress", log_x=True)
@@ -83,9 +90,6 @@ class RmsNormEqualsLayerNorm(ComparisonClaim):
             for arm in ARMS.values()
         )
         return [
-            Check(
-                "progress of layer", estimate_over_seeds(layer), low=TRAINED_THRESHOLD, premise=True
-            ),
             Check(
                 "progress, rms minus layer",
                 paired_difference(rms, layer),

@@ -5,7 +5,14 @@ from collections.abc import Mapping, Sequence
 from addnorm.claims.checks import Check
 from addnorm.claims.claim import Budget, ChartSpec, register
 from addnorm.claims.experiments import SMALL_CORPUS_RECORDS, norm_comparison
-from addnorm.claims.training_claims import PROGRESS_DEFINITION, ComparisonClaim, best_setting_values
+from addnorm.claims.progress_scale import best_setting_values
+from addnorm.claims.training_claims import (
+    NEGLIGIBLE_PROGRESS,
+    PROGRESS_DEFINITION,
+    RULE_CHANGED_ON_SEEN_ROWS,
+    ComparisonClaim,
+    TrainedClaim,
+)
 from addnorm.comparison.spec import Comparison
 from addnorm.comparison.statistics import paired_difference
 from addnorm.core.cards import Card
@@ -30,11 +37,28 @@ class ScaleNormHelpsLittleData(ComparisonClaim):
     # NOTE[DIFF]: the best model of the paper also has FixNorm on the embedding table; here
     # ScaleNorm alone. FixNorm is a separate claim.
     paper_location = "section 4.2 and table 2"
+    about = ("scale", "layer")
+    finding = "ScaleNorm's progress minus LayerNorm's is {progress on few pairs, scale minus layer}"
+    measured_on = "dates, 3+3 layers of width 32, 300 steps on 200 pairs"
+    reach = "differences below 0.05 are not resolved; published gains may be smaller"
+    discussion = (
+        "The paper translates five low-resource pairs of languages, and its best model has "
+        "FixNorm and smaller initial weights as well. Here ScaleNorm alone is within 0.05 of "
+        "LayerNorm on dates. A gain of the published size may be smaller than that and would "
+        "not be seen."
+    )
     experiment = (
         "Pre-LN with either norm learns to translate dates from a small set of pairs that it can "
         "memorize, over the same learning rates. " + PROGRESS_DEFINITION
     )
-    rule = "ScaleNorm makes more progress than LayerNorm, seed by seed: the difference is above 0."
+    rule = (
+        "Premise: LayerNorm, the reference, learns. ScaleNorm makes more progress, seed by seed, "
+        f"by more than {NEGLIGIBLE_PROGRESS:g}, the difference below which two arms count as "
+        "equal. Until the third round: by more than 0, which cannot be refuted if there is no "
+        "difference."
+    )
+    pilot = TrainedClaim.pilot + RULE_CHANGED_ON_SEEN_ROWS
+    corrected = True
     chart = ChartSpec(name="progress", x="lr", y="progress", log_x=True)
 
     def comparisons(self, budget: Budget) -> Mapping[str, Comparison]:
@@ -47,4 +71,4 @@ class ScaleNormHelpsLittleData(ComparisonClaim):
         gain = paired_difference(
             best_setting_values(rows, arm="pre_ln scale"), best_setting_values(rows, arm="pre_ln")
         )
-        return [Check("progress on few pairs, scale minus layer", gain, low=0)]
+        return [Check("progress on few pairs, scale minus layer", gain, low=NEGLIGIBLE_PROGRESS)]

@@ -2,16 +2,15 @@
 
 from collections.abc import Mapping, Sequence
 
-from addnorm.claims.checks import Check, estimate_over_seeds
+from addnorm.claims.checks import Check
 from addnorm.claims.claim import Budget, ChartSpec, register
 from addnorm.claims.experiments import shallow_comparison
+from addnorm.claims.progress_scale import best_setting_values
 from addnorm.claims.training_claims import (
     FIRST_PILOT,
     NEGLIGIBLE_PROGRESS,
     PROGRESS_DEFINITION,
-    TRAINED_THRESHOLD,
     ComparisonClaim,
-    best_setting_values,
 )
 from addnorm.comparison.spec import Comparison
 from addnorm.comparison.statistics import paired_difference
@@ -36,15 +35,18 @@ class ShallowPostLnIsAsGood(ComparisonClaim):
     """Post-LN and Pre-LN at a depth at which both train."""
 
     paper_location = "section 1 and table 1 of Liu et al.; section 5 of Nguyen and Salazar"
+    about = ("post_ln", "pre_ln")
+    finding = "Post-LN's progress minus Pre-LN's is {progress, post_ln minus pre_ln}"
+    measured_on = "dates, 2+2 layers of width 32, 200 steps"
+    reach = "shallow models; that it ends better than Pre-LN is not tested"
     experiment = (
         "Encoder and decoder of two layers each learn to translate dates over the same "
         "learning rates, without and with a warm-up of a quarter of the steps. "
         + PROGRESS_DEFINITION
     )
     rule = (
-        "Premise: Pre-LN at its best learning rate and warm-up makes progress above "
-        f"{TRAINED_THRESHOLD:g}. Post-LN at its best makes less than {NEGLIGIBLE_PROGRESS:g} less "
-        "than Pre-LN, seed by seed."
+        "Premise: Pre-LN, the reference, learns. Post-LN at its best learning rate and warm-up "
+        f"makes less than {NEGLIGIBLE_PROGRESS:g} less than Pre-LN at its best, seed by seed."
     )
     pilot = FIRST_PILOT
     chart = ChartSpec(name="progress", x="lr", y="progress", group_by=("arm", "warmup"), log_x=True)
@@ -55,9 +57,6 @@ class ShallowPostLnIsAsGood(ComparisonClaim):
     def findings(self, rows: Sequence[Row]) -> list[Check]:
         post, pre = (best_setting_values(rows, arm=arm) for arm in ("post_ln", "pre_ln"))
         return [
-            Check(
-                "progress of pre_ln", estimate_over_seeds(pre), low=TRAINED_THRESHOLD, premise=True
-            ),
             Check(
                 "progress, post_ln minus pre_ln",
                 paired_difference(post, pre),

@@ -51,6 +51,16 @@ class StreamGrowth(InitClaim):
     """
 
     paper_location = "section 3.2, lemma 2"
+    about = ("pre_ln",)
+    finding = (
+        "the stream is never below {smallest share of the lower bound} times the lower bound "
+        "nor above {largest share of the upper bound} times the upper one, and grows as the "
+        "power {power of the layer with which it grows} of the layer"
+    )
+    measured_on = (
+        "untrained Pre-LN encoders of 32 layers of width 256 in the paper's simplified form"
+    )
+    reach = "at initialization only"
     experiment = (
         "An encoder with the paper's simplified layers (one head, queries and keys zero, value "
         "and feed-forward matrices dim x dim with entries of variance 1 / dim, no biases) reads "

@@ -26,3 +26,9 @@ class TFixupTrainsDeep(DeepRemedyClaim):
     arm = "t_fixup"
     has_warmup = False
     paper_location = "sections 3 and 4"
+    about = ("t_fixup",)
+    finding = (
+        "T-Fixup reaches {progress of t_fixup} of Pre-LN's progress, Post-LN {progress of post_ln}"
+    )
+    measured_on = "dates, 18+18 layers of width 32, 120 steps"
+    reach = "not tested: longer training and wider models"

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from addnorm.bench import Benchmark, HardwareLimits, Row
 
-PARTS = ("kernels", "train", "decode", "tabular", "doctor", "depth")
+PARTS = ("kernels", "train", "decode", "tabular", "export", "doctor", "monitor", "depth")
 
 
 def bench(
@@ -80,14 +80,16 @@ def _print_status(text: str) -> None:
 
 def _load_benches(part: str) -> "Iterator[Benchmark]":
     """Return the benchmarks of a part; the imports are late because they load torch and peers."""
-    from addnorm.bench import decode, depth, doctor, kernels, tabular, train
+    from addnorm.bench import decode, depth, doctor, export, kernels, monitor, tabular, train
 
     modules = {
         "kernels": kernels,
         "train": train,
         "decode": decode,
         "tabular": tabular,
+        "export": export,
         "doctor": doctor,
+        "monitor": monitor,
         "depth": depth,
     }
     return modules[part].make_benchmarks()

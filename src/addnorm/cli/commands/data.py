@@ -7,12 +7,15 @@ import typer
 
 from addnorm.cli.corpus_options import (
     Column,
+    Document,
     Errors,
     Force,
     Holdout,
     HoldoutOrFile,
     Json,
+    Lines,
     Out,
+    Paragraphs,
     Seed,
     SourceFile,
     SourceLanguage,
@@ -21,14 +24,15 @@ from addnorm.cli.corpus_options import (
     TaskName,
     TestSourceFile,
     TestTargetFile,
-    TestTextFile,
-    TextFile,
+    TestTextFiles,
+    TextFiles,
     Unique,
     ValidSourceFile,
     ValidTargetFile,
-    ValidTextFile,
+    ValidTextFiles,
     build_plan,
     check_output,
+    choose_unit,
     describe_languages,
     write_corpus,
 )
@@ -45,12 +49,12 @@ def files(
     valid_target: ValidTargetFile = None,
     test_source: TestSourceFile = None,
     test_target: TestTargetFile = None,
-    text: TextFile = None,
-    valid_text: ValidTextFile = None,
-    test_text: TestTextFile = None,
-    paragraphs: Annotated[
-        bool, typer.Option("--paragraphs", help="End a text at a blank line, not at each line")
-    ] = False,
+    text: TextFiles = None,
+    valid_text: ValidTextFiles = None,
+    test_text: TestTextFiles = None,
+    document: Document = False,
+    paragraphs: Paragraphs = False,
+    lines: Lines = False,
     task: TaskName = None,
     source_lang: SourceLanguage = "",
     target_lang: TargetLanguage = "",
@@ -65,21 +69,26 @@ def files(
     """Read text files, plain, .gz or .xz: --source and --target for translation, or --text."""
     from addnorm.data.readers.text_files import read_splits
     from addnorm.data.record_counts import RecordCounts
+    from addnorm.tasks import get_task
 
     pairs = {
         "train": (source, target),
         "valid": (valid_source, valid_target),
         "test": (test_source, test_target),
     }
-    texts = {"train": text, "valid": valid_text, "test": test_text}
+    texts = {"train": text or [], "valid": valid_text or [], "test": test_text or []}
     counts = RecordCounts()
     check_output(out, force=force, errors=errors)
-    columns, splits = read_splits(pairs, texts, paragraphs=paragraphs, errors=errors, counts=counts)
-    chosen = _choose_task(task, columns)
+    unit = choose_unit(lines=lines, paragraphs=paragraphs, document=document)
+    chosen = _choose_task(task, ("text",) if any(texts.values()) else ("source", "target"))
+    if unit is None and any(texts.values()):
+        unit = get_task(chosen).text_unit
+    splits = read_splits(pairs, texts, unit=unit, errors=errors, counts=counts)
     paths = {split: list(map(str, pair)) for split, pair in pairs.items() if pair[0]}
-    paths |= {split: [str(path)] for split, path in texts.items() if path}
+    paths |= {split: list(map(str, files)) for split, files in texts.items() if files}
     about = {"source": "files", "files": paths, **describe_languages(source_lang, target_lang)}
-    plan = build_plan(splits, valid=valid, test=test, seed=seed, unique=unique)
+    is_stream = unit == "document"
+    plan = build_plan(splits, valid=valid, test=test, seed=seed, unique=unique, is_stream=is_stream)
     write_corpus(out, chosen, splits=splits, counts=counts, plan=plan, about=about, json=json)
 
 
@@ -138,9 +147,8 @@ def columns(
         )
         for split, files in paths.items()
     }
-    sizes = {"valid": valid, "test": test}
-    sizes = {split: size for split, size in sizes.items() if size is None or is_number(size)}
-    plan = build_plan(splits, **sizes, seed=seed, unique=unique)
+    valid, test = (size if size is None or is_number(size) else None for size in (valid, test))
+    plan = build_plan(splits, valid=valid, test=test, seed=seed, unique=unique)
     write_corpus(out, chosen, splits=splits, counts=counts, plan=plan, about=about, json=json)
 
 

@@ -26,8 +26,8 @@ def doctor(
         str,
         typer.Argument(
             metavar="TARGET",
-            help="package.module:callable, file.py:callable, hf:FAMILY, hf:./config.json, or a run "
-            "folder of addnorm train",
+            help="package.module:callable, file.py:callable, hf:FAMILY, hf:./config.json, a run "
+            "folder of addnorm train, or the folder of an addnorm.Monitor",
         ),
     ],
     inputs: Annotated[
@@ -101,6 +101,19 @@ def doctor(
         raise UserError(f"--fail-on: {unknown_name_message('severity', fail_on, LEVELS)}")
     if lr is not None and not stress:
         raise UserError(f"--lr {lr:g} requires --stress; add --stress or omit --lr")
+    from addnorm.cli.watched_rows import diagnose_folder, find_rows, print_sentences
+
+    rows_folder = find_rows(target)
+    if rows_folder is not None:
+        given = [inputs, depth, optimizer, config, html, loss, stress or None]
+        if any(option is not None for option in given):
+            raise UserError(
+                f"{target}: expected a model for these options, got the rows of a monitor; omit "
+                "all options but --json and --fail-on"
+            )
+        worst = print_sentences(diagnose_folder(rows_folder), rows_folder, json=json)
+        _exit_if(worst, fail_on)
+        return
     with redirect_stdout(sys.stderr):  # keep what the user's code prints out of the report
         report = _diagnose(
             target, inputs or [], depth=depth, optimizer=optimizer, config=config,
@@ -119,7 +132,11 @@ def doctor(
         console = make_console()
         write_page(console, *_render_report(report, console))
     sys.stdout.flush()
-    worst = report.worst()
+    _exit_if(report.worst(), fail_on)
+
+
+def _exit_if(worst: str | None, fail_on: str) -> None:
+    """Exit with code 1 if the highest severity reaches that of `--fail-on`."""
     if fail_on != "never" and worst and LEVELS.index(worst) >= LEVELS.index(fail_on):
         raise typer.Exit(EXIT_FINDINGS)
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from addnorm.cli.options import Device
+from addnorm.cli.options import Average, Device
 
 
 def evaluate(
@@ -35,6 +35,7 @@ def evaluate(
             "--batch-tokens", help="Tokens per batch when decoding (translate); default 8192"
         ),
     ] = None,
+    average: Average = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object")] = False,
     device: Device = "auto",
 ) -> None:
@@ -53,7 +54,7 @@ def evaluate(
     if length_penalty is not None:
         changes["length_penalty"] = parse_length_penalty(length_penalty)
     changes = {name: value for name, value in changes.items() if value is not None}
-    trained = open_run(run, device)
+    trained = open_run(run, device, average=average)
     options = None
     if changes:
         options = replace(get_task(trained.task).evaluation_options or DecodingOptions(), **changes)

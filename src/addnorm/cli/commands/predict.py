@@ -11,7 +11,10 @@ from addnorm.cli.options import SafeCsv
 
 
 def predict(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder written by addnorm fit")],
+    run: Annotated[
+        Path,
+        typer.Argument(metavar="RUN", help="Folder written by addnorm fit, or an export of it"),
+    ],
     table: Annotated[
         Path,
         typer.Argument(metavar="TABLE", help="CSV, TSV, Parquet or Arrow file; .gz and .xz too"),
@@ -31,10 +34,18 @@ def predict(
     """
     from addnorm.core.csv_cells import escape_formula
     from addnorm.core.errors import UserError
+    from addnorm.exporters.report import is_export
     from addnorm.tabular.columns.table_files import read_table_chunks
     from addnorm.tabular.fit_run import align_columns, open_run
 
-    config, estimator = open_run(run)
+    if is_export(run):
+        from addnorm.exporters.exported_run import open_exported_estimator
+
+        settings, estimator = open_exported_estimator(run)
+        target, column_types = settings["target"], settings["types"]
+    else:
+        config, estimator = open_run(run)
+        target, column_types = config.target, config.types
     classes = getattr(estimator, "classes_", None)
     if scores and classes is None:
         raise UserError(f"--scores: expected a classifier, got the regression {run}")
@@ -42,14 +53,14 @@ def predict(
     clean = escape_formula if safe_csv else lambda cell: cell
     names = [f"p({each})" for each in classes] if scores and classes is not None else []
     # The target is ignored if it is present, so any value must parse.
-    types = config.types | {config.target: "string"}
+    types = column_types | {target: "string"}
     for number, frame in enumerate(read_table_chunks(table, types)):
-        X, unused = align_columns(frame, estimator, config.target)
+        X, unused = align_columns(frame, estimator, target)
         if number == 0:
             if unused:
                 text = f"ignoring columns that were not in the fit: {', '.join(unused)}"
                 print(f"addnorm: {text}", file=sys.stderr)
-            writer.writerow(map(clean, [config.target, *names]))
+            writer.writerow(map(clean, [target, *names]))
         if not scores or classes is None:
             writer.writerows([clean(each)] for each in estimator.predict(X))
             continue

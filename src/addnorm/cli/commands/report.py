@@ -1,4 +1,4 @@
-"""`addnorm report`: rebuild the page of a comparison, a run or claims from its rows."""
+"""`addnorm report`: rebuild the page of a comparison, a run, a monitor or claims from its rows."""
 
 import sys
 from collections.abc import Mapping
@@ -14,7 +14,8 @@ Png = Annotated[
     typer.Option("--png", metavar="DIR", help="Folder for the charts as PNG (comparisons only)"),
 ]
 Csv = Annotated[
-    bool, typer.Option("--csv", help="Also write cells, summary and rows as CSV (comparisons only)")
+    bool,
+    typer.Option("--csv", help="Also write the rows as CSV, of a comparison cells and summary too"),
 ]
 
 Svg = Annotated[
@@ -32,7 +33,10 @@ Latex = Annotated[
 
 def report(
     folder: Annotated[
-        Path, typer.Argument(metavar="DIR", help="Output folder of a comparison, a run or claims")
+        Path,
+        typer.Argument(
+            metavar="DIR", help="Output folder of a comparison, a run or claims, or of a monitor"
+        ),
     ],
     png: Png = None,
     csv: Csv = False,
@@ -41,7 +45,7 @@ def report(
     pdf: Pdf = None,
     latex: Latex = False,
 ) -> None:
-    """Rebuild the HTML page of a comparison, a run or claims."""
+    """Rebuild the HTML page of a comparison, a run, a monitor or claims."""
     from addnorm.claims.result import is_claims_folder
     from addnorm.comparison.folder_layout import is_comparison
     from addnorm.core.errors import UserError
@@ -52,20 +56,10 @@ def report(
         sys.stdout.write(f"{write_claims_report(folder)}\n")
         return
     if not is_comparison(folder):
-        from addnorm.report.run_page import write_training_report
-        from addnorm.train.run_folder import CONFIG
-
-        if not (folder / CONFIG).is_file():
-            raise UserError(
-                f"no comparison, run or claims in {folder}; use the output folder of `addnorm "
-                "compare`, `addnorm train` or `addnorm claims run`"
-            )
-        if any((png, csv, safe_csv, svg, pdf, latex)):
-            raise UserError(
-                f"--png, --svg, --pdf, --csv, --latex: expected a comparison, got the run in "
-                f"{folder}"
-            )
-        sys.stdout.write(f"{write_training_report(folder)}\n")
+        if any((png, svg, pdf, latex)):
+            raise UserError(f"--png, --svg, --pdf, --latex: expected a comparison, got {folder}")
+        for path in export_run(folder, csv=csv or safe_csv, safe_csv=safe_csv):
+            sys.stdout.write(f"{path}\n")
         return
     figures = {"png": png, "svg": svg, "pdf": pdf}
     for path in export(folder, figures, csv=csv or safe_csv, safe_csv=safe_csv, latex=latex):
@@ -101,4 +95,27 @@ def export(
             paths += write_figures(study, target, kind=kind)  # type: ignore[arg-type]
     paths += write_csvs(study, folder, escape_formulas=safe_csv) if csv else []
     paths += [write_latex(study, folder)] if latex else []
+    return paths
+
+
+def export_run(folder: Path, *, csv: bool, safe_csv: bool) -> list[Path]:
+    """Write the page of a run or a monitored folder, and its rows as CSV; return the paths."""
+    from addnorm.core.errors import UserError
+    from addnorm.monitor.watch_folder import is_watch_folder, read_watched_rows
+    from addnorm.report.rows_csv import write_rows_csv
+    from addnorm.report.run_page import write_training_report
+    from addnorm.report.watch_page import write_watch_report
+    from addnorm.train.run_folder import CONFIG, read_run_rows
+
+    if (folder / CONFIG).is_file():
+        paths, rows = [write_training_report(folder)], list(read_run_rows(folder)) if csv else []
+    elif is_watch_folder(folder):
+        paths, rows = [write_watch_report(folder)], read_watched_rows(folder) if csv else []
+    else:
+        raise UserError(
+            f"no comparison, run, monitor or claims in {folder}; use the output folder of `addnorm "
+            "compare`, `addnorm train`, `addnorm claims run` or addnorm.Monitor"
+        )
+    if csv:
+        paths.append(write_rows_csv(folder / "rows.csv", rows, escape_formulas=safe_csv))
     return paths

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from addnorm.cli.options import Attention, ChunkLines, Device, Json, Scores
+from addnorm.cli.options import Attention, Average, ChunkLines, Device, Json, Scores
 
 
 def translate(
@@ -26,13 +26,14 @@ def translate(
         ),
     ] = None,
     length_penalty: Annotated[
-        str,
+        str | None,
         typer.Option(
             "--length-penalty",
             metavar="ALPHA",
-            help="Divide scores by ((5 + n) / 6) ** ALPHA for n tokens; 'mean' divides by n",
+            help="Divide scores by ((5 + n) / 6) ** ALPHA for n tokens; 'mean' divides by n; "
+            "default: 0.6, and mean for an export to CTranslate2, which has mean and 0 only",
         ),
-    ] = "0.6",
+    ] = None,
     prefix: Annotated[
         Path | None,
         typer.Option("--prefix", metavar="FILE", help="File of forced beginnings, one per line"),
@@ -43,6 +44,7 @@ def translate(
     batch_tokens: Annotated[
         int, typer.Option("--batch-tokens", help="Tokens per batch, all hypotheses included")
     ] = 8192,
+    average: Average = None,
     chunk_lines: ChunkLines = None,
     scores: Scores = False,
     json: Json = False,
@@ -51,13 +53,14 @@ def translate(
 ) -> None:
     """Translate each line of the input."""
     from addnorm.cli import line_io as cli
+    from addnorm.decode.engine import adapt_options
     from addnorm.decode.options import DecodingOptions
     from addnorm.tasks import InputWarnings, translate_texts
 
     options = DecodingOptions(
         beam=beam,
         nbest=1 if nbest is None else nbest,
-        length_penalty=parse_length_penalty(length_penalty),
+        length_penalty=0.6 if length_penalty is None else parse_length_penalty(length_penalty),
         max_new=max_new_tokens,
         batch_tokens=batch_tokens,
     )
@@ -65,7 +68,9 @@ def translate(
     prefixes = None if prefix is None else cli.InputLines([prefix])
     if prefixes is not None:
         cli.check_prefixes(lines, prefixes)
-    trained = cli.open_run(run, device)
+    trained = cli.open_run(run, device, average=average)
+    if length_penalty is None:
+        options = adapt_options(trained.model, options)
     form = "json" if json else "nbest" if nbest else "scores" if scores else "text"
     chunk = cli.resolve_chunk(chunk_lines, files or ())
     outputs = cli.pair_with_lines(

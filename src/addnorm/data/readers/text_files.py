@@ -1,10 +1,12 @@
-"""Records from plain text files: aligned lines of two files, or lines or paragraphs of one."""
+"""Records from plain text files: aligned lines of two files, or lines, paragraphs or all of one."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import zip_longest
 from pathlib import Path
+from typing import Literal
 
 from addnorm.core.errors import UserError
+from addnorm.data.readers.documents import read_document
 from addnorm.data.readers.text_lines import (
     Line,
     check_file,
@@ -14,6 +16,14 @@ from addnorm.data.readers.text_lines import (
     split_paragraphs,
 )
 from addnorm.data.record_counts import RecordCounts
+
+TextUnit = Literal["line", "paragraph", "document"]
+"""Part of a file that is one text."""
+UNIT_OPTIONS: dict[TextUnit, str] = {
+    "line": "--lines",
+    "paragraph": "--paragraphs",
+    "document": "--document",
+}
 
 
 def read_aligned_lines(
@@ -48,18 +58,44 @@ def read_aligned_lines(
         )
 
 
-def read_texts(
-    path: str | Path, *, paragraphs: bool = False, errors: str, counts: RecordCounts
+def read_lines_as_texts(
+    path: str | Path, *, errors: str, counts: RecordCounts
 ) -> Iterator[dict[str, str]]:
-    """Yield each line of a file, or each paragraph between blank lines; huge ones in pieces."""
-    if not paragraphs:
-        for text in _iter_lines(path, errors=errors, counts=counts):
-            counts.add_read()
-            yield {"text": text}
-        return
+    """Yield each line of a file that is not blank; huge ones in pieces."""
+    for text in _iter_lines(path, errors=errors, counts=counts):
+        counts.add_read()
+        yield {"text": text}
+
+
+def read_paragraphs(
+    path: str | Path, *, errors: str, counts: RecordCounts
+) -> Iterator[dict[str, str]]:
+    """Yield each paragraph between blank lines of a file; huge ones in pieces."""
     for text in split_paragraphs(_iter_lines(path, errors=errors, counts=counts, keep_blank=True)):
         counts.add_read()
         yield {"text": text}
+
+
+READERS: dict[TextUnit, Callable[..., Iterator[dict[str, str]]]] = {
+    "line": read_lines_as_texts,
+    "paragraph": read_paragraphs,
+    "document": read_document,
+}
+
+
+def read_texts(
+    paths: Sequence[str | Path], *, unit: TextUnit, errors: str, counts: RecordCounts
+) -> Iterator[dict[str, str]]:
+    """Yield the texts of files, in their order.
+
+    Args:
+        paths: the files
+        unit: part of a file that is one text
+        errors: handling of lines with invalid UTF-8: drop, replace or strict
+        counts: counts of read and dropped records, updated in place
+    """
+    for path in paths:
+        yield from READERS[unit](path, errors=errors, counts=counts)
 
 
 def _iter_lines(
@@ -104,18 +140,18 @@ def _note_invalid(text: str, line: Line, counts: RecordCounts) -> str:
 
 def read_splits(
     pair_files: Mapping[str, tuple[Path | None, Path | None]],
-    text_files: Mapping[str, Path | None],
+    text_files: Mapping[str, Sequence[Path]],
     *,
-    paragraphs: bool = False,
+    unit: TextUnit | None = None,
     errors: str = "drop",
     counts: RecordCounts,
-) -> tuple[tuple[str, ...], dict[str, Iterator[dict[str, str]]]]:
-    """Return the columns and the records of each split.
+) -> dict[str, Iterator[dict[str, str]]]:
+    """Return the records of each split.
 
     Args:
         pair_files: source and target file of each split
-        text_files: text file of each split
-        paragraphs: whether a text ends at a blank line instead of at each line
+        text_files: text files of each split
+        unit: part of a text file that is one text; lines if None
         errors: handling of lines with invalid UTF-8: drop, replace or strict
         counts: counts of read and dropped records, updated in place
     """
@@ -125,15 +161,15 @@ def read_splits(
             "expected --source and --target for translation, or --text for a language model, got "
             f"{'both' if has_pairs else 'none of them'}"
         )
-    if has_pairs and paragraphs:
+    if has_pairs and unit is not None:
+        option = UNIT_OPTIONS[unit]
         raise UserError(
-            "--paragraphs: expected with --text only, got it with --source and --target; "
-            "leave it out"
+            f"{option}: expected with --text only, got it with --source and --target; leave it out"
         )
     splits = {}
-    for split, path in text_files.items():
-        if path is not None:
-            splits[split] = read_texts(path, paragraphs=paragraphs, errors=errors, counts=counts)
+    for split, paths in text_files.items():
+        if paths:
+            splits[split] = read_texts(paths, unit=unit or "line", errors=errors, counts=counts)
     for split, (source, target) in pair_files.items():
         if source is not None and target is not None:
             splits[split] = read_aligned_lines(source, target, errors=errors, counts=counts)
@@ -144,7 +180,8 @@ def read_splits(
     if "train" not in splits:
         options = "--text" if has_texts else "--source and --target"
         raise UserError(f"expected {options} for training, got held-out files only")
-    for path in (*text_files.values(), *(path for pair in pair_files.values() for path in pair)):
+    groups = (*text_files.values(), *pair_files.values())
+    for path in (path for group in groups for path in group):
         if path is not None:
             check_file(path)
-    return ("text",) if has_texts else ("source", "target"), splits
+    return splits

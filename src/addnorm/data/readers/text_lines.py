@@ -49,6 +49,8 @@ class Line:
     """Whether all bytes are UTF-8; others are lone surrogates in the text."""
     is_truncated: bool = False
     """Whether the text was cut after `MAX_CHARACTERS`."""
+    end: str = ""
+    r"""Line break after the text: \n, \r\n, or \r at the end of a file; empty in a long line."""
 
 
 class ByteReader(Protocol):
@@ -132,9 +134,9 @@ def read_lines(path: str | Path, *, split_long: bool = False) -> Iterator[Line]:
             if number == 1:
                 data = data.removeprefix(BOM)
             is_complete = data.endswith(b"\n") or len(data) < MAX_BYTES
-            text = _decode_bytes(data.removesuffix(b"\n").removesuffix(b"\r"))
+            text, end = _split_line_break(_decode_bytes(data))
             if is_complete and len(text) <= MAX_CHARACTERS:
-                yield _make_line(number, text)
+                yield _make_line(number, text, end=end)
             elif split_long:
                 yield from _split_long_line(file, number, data)
             else:
@@ -190,8 +192,14 @@ def split_paragraphs(texts: Iterable[str]) -> Iterator[str]:
         yield "\n".join(held)
 
 
-def _make_line(number: int, text: str, *, is_truncated: bool = False) -> Line:
-    return Line(number, text, text.isascii() or not SURROGATES.search(text), is_truncated)
+def _make_line(number: int, text: str, *, is_truncated: bool = False, end: str = "") -> Line:
+    return Line(number, text, text.isascii() or not SURROGATES.search(text), is_truncated, end)
+
+
+def _split_line_break(text: str) -> tuple[str, str]:
+    """Return a line without its break, and the break."""
+    end = next((end for end in ("\r\n", "\n", "\r") if text.endswith(end)), "")
+    return text.removesuffix(end), end
 
 
 def _decode_bytes(data: bytes) -> str:
@@ -200,24 +208,26 @@ def _decode_bytes(data: bytes) -> str:
 
 def _split_long_line(file: ByteReader, number: int, data: bytes) -> Iterator[Line]:
     """Yield a long line in pieces; `data` is the part that was read."""
-    rest = b""
+    rest, end = b"", ""
     while data:
         last = data.endswith(b"\n")
         data = rest + data
         # The bytes of a character may continue in the next read: keep back an incomplete one.
         cut = len(data) if last else len(data) - _count_incomplete_bytes(data)
-        text, rest = _decode_bytes(data[:cut]).removesuffix("\n").removesuffix("\r"), data[cut:]
+        text, rest = _decode_bytes(data[:cut]), data[cut:]
+        if last:
+            text, end = _split_line_break(text)
         while len(text) > MAX_CHARACTERS:
-            end = text.rfind(" ", MAX_CHARACTERS // 2, MAX_CHARACTERS) + 1 or MAX_CHARACTERS
-            yield _make_line(number, text[:end])
-            text = text[end:]
+            stop = text.rfind(" ", MAX_CHARACTERS // 2, MAX_CHARACTERS) + 1 or MAX_CHARACTERS
+            yield _make_line(number, text[:stop])
+            text = text[stop:]
         if last:
             rest = text.encode("utf-8", errors="surrogateescape")
             break
         rest = text.encode("utf-8", errors="surrogateescape") + rest
         data = file.readline(MAX_BYTES)
     if rest:
-        yield _make_line(number, _decode_bytes(rest))
+        yield _make_line(number, _decode_bytes(rest), end=end)
 
 
 def _count_incomplete_bytes(data: bytes) -> int:

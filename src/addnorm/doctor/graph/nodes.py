@@ -2,9 +2,25 @@
 
 import math
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 Shape = tuple[int, ...]
+
+
+class CallKey(NamedTuple):
+    """Name of one function call in a forward pass, the same in every pass of the model.
+
+    Other operations do not change it, so that dropout does not shift the calls after it.
+    """
+
+    path: str
+    """Path of the module that makes the call."""
+    module_call: int
+    """Which call of that module it is in, from 1; a shared layer is called several times."""
+    op: str
+    """Canonical name of the function."""
+    number: int
+    """Which call of that function it is in that call of the module, from 1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +93,8 @@ class Node:
     """Whether a floating-point input of the model is among the ancestors."""
     grad: bool = False
     """Whether the result requires a gradient."""
+    call: CallKey | None = None
+    """Function call that computes the result; None inside an opaque module."""
 
     @property
     def size(self) -> int:

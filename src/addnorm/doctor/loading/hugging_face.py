@@ -38,7 +38,7 @@ def build_hf_model(name: str, depth: int | None = None) -> tuple[nn.Module, list
             "hf: targets require transformers, which is not installed; run pip install "
             "'addnorm[interop]'"
         ) from None
-    transformers.logging.set_verbosity_error()  # type: ignore[no-untyped-call]
+    transformers.logging.set_verbosity_error()
     options: dict[str, Any] = {}
     family = name
     if name.endswith(".json") or (name and Path(name).is_dir()):

@@ -80,7 +80,7 @@ def _first_loss(context: RuleContext, logits: Tensor) -> float:
     """Return the loss of the model, else the mean cross entropy over uniform targets."""
     own = model_loss(context.trace.output)
     if own is not None:
-        return float(own)
+        return float(own.detach())
     with torch.no_grad():
         values = logits.float()
         return float((values.logsumexp(-1) - values.mean(-1)).mean())

@@ -88,6 +88,19 @@ def disable_dropout(
     return args, kwargs
 
 
+def has_memory(tensor: Tensor) -> bool:
+    """Return whether a tensor has values; FSDP frees the memory of weights that it gathers later.
+
+    >>> x = torch.ones(2)
+    >>> has_memory(x), x.untyped_storage().resize_(0).nbytes(), has_memory(x)
+    (True, 0, False)
+    """
+    try:
+        return not tensor.numel() or tensor.untyped_storage().nbytes() > 0
+    except (RuntimeError, NotImplementedError):  # sparse, or a wrapper without storage
+        return True
+
+
 def small_tensor_mean(tensor: Tensor) -> float | None:
     """Return the mean of a small floating-point tensor; None for other tensors."""
     if (

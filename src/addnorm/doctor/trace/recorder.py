@@ -38,7 +38,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from addnorm.core.interrupts import raise_if_interrupted
 from addnorm.doctor.graph.graph import Graph
-from addnorm.doctor.graph.nodes import Node, Operand
+from addnorm.doctor.graph.nodes import CallKey, Node, Operand
 from addnorm.doctor.graph.ops import ADDS, DROPOUT, SUMS, canonical_op, op_name, relevant_arguments
 from addnorm.doctor.residual.add_patterns import (
     StackedSum,
@@ -52,6 +52,7 @@ from addnorm.doctor.trace import opaque_modules
 from addnorm.doctor.trace.call_arguments import (
     Call,
     disable_dropout,
+    has_memory,
     iter_plain_arguments,
     small_tensor_mean,
 )
@@ -89,6 +90,8 @@ class GraphRecorder(TorchFunctionMode):
         self.no_grad_weights: set[str] = set()
         """Weights that were used while autograd was off, as inside a reentrant checkpoint."""
         self._modules = ModuleStack(model, on_exit=self._record_opaque_module)
+        self._call_key: CallKey | None = None
+        """Key of the function call that is running."""
         self._tensor_nodes: Any = WeakIdKeyDictionary()
         self._weight_names = {id(weight): name for name, weight in model.named_parameters()}
         self._mixtures: set[int] = set()
@@ -140,6 +143,7 @@ class GraphRecorder(TorchFunctionMode):
                 continue
             kind = opaque_modules.detect_norm_kind(module, args, kwargs, tensor)
             operands = tuple(Operand("node", self._tensor_nodes[t]) for t in inputs)
+            self._call_key = None  # the last call is inside the module
             self._add_node(
                 f"hidden_{kind}" if kind else "opaque", operands, tensor=tensor, path=path
             )
@@ -160,18 +164,23 @@ class GraphRecorder(TorchFunctionMode):
         raise_if_interrupted()
         kwargs = kwargs or {}
         function_name = op_name(func)
+        op = canonical_op(function_name)
+        self._call_key = self._modules.count_call(op)
         tensors = list(iter_tensors((args, kwargs)))
         self.guard.before_operation(function_name, args, kwargs)
-        if not tensors:
+        if not tensors or not self._have_memory(tensors):
             return func(*args, **kwargs)
         if function_name == "__setitem__":
             func(*args, **kwargs)
             self._record_setitem(args)
             return None
-        op = canonical_op(function_name)
         if self.skip_dropout:
             args, kwargs = disable_dropout(op, args, kwargs)
         return self._call_and_record(func, Call(function_name, op, args, kwargs, tensors))
+
+    def _have_memory(self, tensors: list[Tensor]) -> bool:
+        with torch._C.DisableTorchFunction():
+            return all(map(has_memory, tensors))
 
     def _call_and_record(self, func: Callable[..., Any], call: Call) -> Any:
         op, operands, tensors = self._normalize_call(call)
@@ -281,6 +290,7 @@ class GraphRecorder(TorchFunctionMode):
             dtype=tensor.dtype,
             detail=detail or {},
             grad=tensor.requires_grad,
+            call=self._call_key,
         )
         if not node.active and node.op != "embedding":
             node.value = small_tensor_mean(tensor)
@@ -307,7 +317,8 @@ class GraphRecorder(TorchFunctionMode):
             self.no_grad_weights.add(name)
         mean = small_tensor_mean(value)
         if name is not None or isinstance(value, nn.Parameter):
-            return Operand("weight", value=mean, shape=shape, name=name or "")
+            name = name or self._modules.find_weight(value)
+            return Operand("weight", value=mean, shape=shape, name=name)
         return Operand("constant", value=mean, shape=shape, causal_offset=causal_offset(value))
 
     # residual adds

@@ -159,11 +159,7 @@ def preserve_model_state(model: nn.Module) -> Iterator[StateGuard]:
     with contextlib.ExitStack() as stack:  # every callback runs, even if another one fails
         stack.enter_context(preserve_all_rng(model))
         stack.enter_context(compile_disabled())
-        for module in model.modules():
-            if isinstance(module, torch.jit.ScriptModule):  # other attributes cannot be rebound
-                stack.callback(setattr, module, "training", module.training)
-            else:
-                _save_attributes(stack, vars(module))
+        stack.enter_context(preserve_attributes(model))
         stack.callback(guard.restore)
         stack.callback(torch.backends.mha.set_fastpath_enabled, fast)
         torch.backends.mha.set_fastpath_enabled(False)
@@ -177,6 +173,18 @@ def preserve_model_state(model: nn.Module) -> Iterator[StateGuard]:
             if weight.is_floating_point():
                 weight.requires_grad_(True)
         yield guard
+
+
+@contextlib.contextmanager
+def preserve_attributes(model: nn.Module) -> Iterator[None]:
+    """Restore the attributes, modes, hooks and own generators of all modules on exit."""
+    with contextlib.ExitStack() as stack:
+        for module in model.modules():
+            if isinstance(module, torch.jit.ScriptModule):  # other attributes cannot be rebound
+                stack.callback(setattr, module, "training", module.training)
+            else:
+                _save_attributes(stack, vars(module))
+        yield
 
 
 def _save_attributes(stack: contextlib.ExitStack, attributes: dict[str, Any]) -> None:

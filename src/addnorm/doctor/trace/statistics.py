@@ -15,26 +15,27 @@ import contextlib
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from inspect import signature
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
-from torch.nn.functional import linear, multi_head_attention_forward
 
 from addnorm.doctor.graph.graph import Graph
+from addnorm.doctor.graph.nodes import Shape
 from addnorm.doctor.graph.ops import CONVOLUTION, POOLING
 from addnorm.doctor.residual.residual_adds import AddMatch, ResidualAdd
+from addnorm.doctor.trace.attention_logits import (
+    LogitReading,
+    find_masked,
+    hides_later,
+    is_causal,
+    is_exploding,
+    read_logits,
+)
 from addnorm.doctor.trace.call_arguments import Call
 
-MAX_QUERIES = 64
-"""Queries of the first example that are measured."""
 SATURATION_THRESHOLDS = {"tanh": 1.818, "erf": 1.517}
 """Inputs beyond which the slope is below a tenth of its maximum."""
-MASKED_LOGIT_GAP = 500.0
-"""Distance below the maximum of its row at which a logit counts as masked."""
-MAX_FILL = -9e3
-"""Logit below which it is a fill value; the smallest in use is -1e4, to which scores are added."""
 
 MIN_PATTERN_TOKENS = 4
 """Smallest number of tokens at which the pattern of a mask is recognized."""
@@ -121,7 +122,7 @@ class StatsCollector:
         variances: dict[str, float] = {}
         with torch.no_grad(), torch._C.DisableTorchFunction(), _suppress_runtime_errors():
             for name, tensor in (("shortcut", shortcut), ("branch", branch)):
-                axis = feature_axis(graph, match, tensor)
+                axis = feature_axis(graph, match, tuple(tensor.shape))
                 variances[f"{name}_variance"] = _mean_variance(tensor, axis)
         return variances
 
@@ -131,7 +132,7 @@ class StatsCollector:
         """Measure the sum of a residual add and register a hook for its gradient."""
         values = self.add_stats[add.node] = dict(operand_stats)
         with torch.no_grad(), torch._C.DisableTorchFunction(), _suppress_runtime_errors():
-            axis = feature_axis(graph, add, out)
+            axis = feature_axis(graph, add, tuple(out.shape))
             variance = _mean_variance(out, axis)
             values["stream_variance"] = variance
             self.similarities[add.node] = _similarities(out, axis, add=add)
@@ -156,12 +157,9 @@ class StatsCollector:
 
     def record_attention(self, call: Call, *, node: int, path: str) -> None:
         """Record the logits of an attention that is about to run and becomes the node `node`."""
-        reader = _LOGIT_READERS.get(call.op)
-        if reader is None:
-            return
         try:
             with torch.no_grad(), torch._C.DisableTorchFunction():
-                reading = reader(call.args, call.kwargs)
+                reading = read_logits(call.op, call.args, call.kwargs)
                 if reading is None:
                     return
                 max_logit, entropy, deviation = _measure_logits(reading.logits)
@@ -169,7 +167,7 @@ class StatsCollector:
                     path=path,
                     node=node,
                     is_square=reading.is_square,
-                    is_causal=reading.is_causal,
+                    is_causal=_is_causal_attention(call.op, reading),
                     query_count=reading.query_count,
                     max_logit=max_logit,
                     entropy=entropy,
@@ -182,22 +180,30 @@ class StatsCollector:
         self.attentions.append(attention)
 
 
+def _is_causal_attention(op: str, reading: LogitReading) -> bool:
+    if reading.is_declared_causal or not reading.is_square:
+        return reading.is_declared_causal
+    if op == "softmax":
+        return is_causal(find_masked(reading.logits))
+    return hides_later(reading.logits)
+
+
 def _suppress_runtime_errors() -> contextlib.AbstractContextManager[None]:
     """Ignore tensors without values, as inside `torch.vmap`."""
     return contextlib.suppress(RuntimeError)
 
 
-def feature_axis(graph: Graph, add: AddMatch, tensor: Tensor) -> int:
-    """Return the axis of a tensor that holds features.
+def feature_axis(graph: Graph, add: AddMatch, shape: Shape) -> int:
+    """Return the axis of a tensor of this shape that holds features.
 
     Where streams are mixed, it is the last axis with as many entries as a token has features. It is
     the second axis if a convolution or pooling of the branch reads or writes the stream as it is.
     Otherwise it is the last axis.
     """
-    if add.width and add.width in tensor.shape:
-        return len(tensor.shape) - 1 - tuple(reversed(tensor.shape)).index(add.width)
-    shapes = {tuple(tensor.shape), graph[add.fork].shape}
-    for index in add.path if tensor.dim() > 2 else ():
+    if add.width and add.width in shape:
+        return len(shape) - 1 - tuple(reversed(shape)).index(add.width)
+    shapes = {shape, graph[add.fork].shape}
+    for index in add.path if len(shape) > 2 else ():
         node = graph[index]
         has_channels = index != add.fork and node.op in CONVOLUTION | POOLING
         if has_channels and shapes & {node.shape, *(graph[i].shape for i in node.inputs)}:
@@ -234,136 +240,15 @@ def _similarities(tensor: Tensor, axis: int, *, add: ResidualAdd) -> dict[int, t
     return by_axis
 
 
-# readers of attention logits, by operation
-
-
-@dataclass(frozen=True, slots=True)
-class _LogitReading:
-    """Logits of an attention call, and what the call shows about it."""
-
-    logits: Tensor
-    """Logits of the first example, masked."""
-    is_causal: bool
-    is_square: bool
-    query_count: int
-
-
-def _softmax_logits(args: tuple[Any, ...], kwargs: dict[str, Any]) -> _LogitReading | None:
-    logits = args[0] if args else kwargs.get("input")
-    if not isinstance(logits, Tensor) or logits.dim() < 3:
-        return None
-    axis = args[1] if len(args) > 1 else kwargs.get("dim")
-    rows = logits.detach().movedim(axis if isinstance(axis, int) else -1, -1)
-    square = rows.shape[-1] == rows.shape[-2]
-    causal = square and _is_causal(_find_masked(rows))
-    return _LogitReading(rows, causal, square, rows.shape[-2])
-
-
-def _sdpa_logits(args: tuple[Any, ...], kwargs: dict[str, Any]) -> _LogitReading | None:
-    names = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
-    arguments = dict(zip(names, args, strict=False)) | kwargs
-    query, key = arguments["query"].detach(), arguments["key"].detach()
-    length, square = query.shape[-2], query.shape[-2] == key.shape[-2]
-    mask = arguments.get("attn_mask")
-    query, key = query[:1, ..., :MAX_QUERIES, :].float(), key[:1].float()
-    if query.dim() == 4 and key.shape[1] != query.shape[1]:
-        key = key.repeat_interleave(query.shape[1] // key.shape[1], 1)
-    scale = arguments.get("scale") or query.shape[-1] ** -0.5
-    logits = query @ key.mT * scale
-    if isinstance(mask, Tensor):
-        rows = mask.detach()
-        rows = rows[:1] if rows.dim() == 4 else rows
-        rows = rows[..., :MAX_QUERIES, :]
-        logits = logits.masked_fill(~rows, -math.inf) if rows.dtype == torch.bool else logits + rows
-    elif arguments.get("is_causal"):
-        later = torch.ones(logits.shape[-2:], dtype=torch.bool, device=logits.device).triu(1)
-        logits = logits.masked_fill(later, -math.inf)
-    causal = bool(arguments.get("is_causal")) or (square and _hides_later(logits))
-    return _LogitReading(logits, causal, square, length)
-
-
-def _mha_logits(args: tuple[Any, ...], kwargs: dict[str, Any]) -> _LogitReading | None:
-    """Compute the logits of `multi_head_attention_forward`, which projects queries and keys."""
-    arguments = signature(multi_head_attention_forward).bind(*args, **kwargs).arguments
-    query, key, heads, bias = (arguments[n] for n in ("query", "key", "num_heads", "in_proj_bias"))
-    dim, mask, in_proj = query.shape[-1], arguments.get("attn_mask"), arguments["in_proj_weight"]
-    square = query.shape[0] == key.shape[0]
-    projected = []
-    for position, (tensor, name) in enumerate(((query, "q_proj_weight"), (key, "k_proj_weight"))):
-        rows = slice(position * dim, (position + 1) * dim)
-        weight = arguments[name] if in_proj is None else in_proj[rows]
-        tokens = tensor.detach()[: None if position else MAX_QUERIES, :1].float()
-        flat = linear(tokens, weight.float(), None if bias is None else bias[rows].float())
-        projected.append(flat.view(*flat.shape[:-1], heads, -1).permute(1, 2, 0, 3))
-    logits = projected[0] @ projected[1].mT / math.sqrt(dim // heads)
-    padding = arguments.get("key_padding_mask")
-    if isinstance(mask, Tensor):  # (queries, keys), or one per example and head
-        logits = _apply_mask(
-            logits, (mask[:heads] if mask.dim() == 3 else mask)[..., :MAX_QUERIES, :]
-        )
-    if isinstance(padding, Tensor):
-        logits = _apply_mask(logits, padding[:1] if padding.dim() == 2 else padding)
-    causal = bool(arguments.get("is_causal")) or (square and _hides_later(logits))
-    return _LogitReading(logits, causal, square, query.shape[0])
-
-
-def _apply_mask(logits: Tensor, mask: Tensor) -> Tensor:
-    """Apply a mask of `multi_head_attention_forward`, where True hides."""
-    if mask.dtype == torch.bool:
-        return logits.masked_fill(mask, -math.inf)
-    return logits + mask.detach().float()
-
-
-_LOGIT_READERS = {
-    "softmax": _softmax_logits,
-    "scaled_dot_product_attention": _sdpa_logits,
-    "multi_head_attention_forward": _mha_logits,
-}
-
-
-def _hides_later(logits: Tensor) -> bool:
-    """Return whether the masked logits of a square attention, or its first queries, are causal."""
-    square = logits[..., : logits.shape[-2]]
-    return not _is_exploding(square) and _is_causal(_find_masked(square))
-
-
-def _find_masked(logits: Tensor) -> Tensor:
-    """Return which logits are masked: far below the maximum of their row.
-
-    A row is masked as a whole if its maximum is a fill value itself, such as -1e4 or -inf. Where
-    -inf is the fill value, finite values are scores, however small: those of a model without norms
-    can be anything.
-    """
-    largest = logits.amax(-1, keepdim=True)
-    has_infinite_fill = (logits == -math.inf).any(-1, keepdim=True) & largest.isfinite()
-    largest = largest.masked_fill((largest < MAX_FILL) & ~has_infinite_fill, 0.0)
-    return logits < largest - MASKED_LOGIT_GAP
-
-
-def _is_exploding(logits: Tensor) -> bool:
-    """Return whether logits are so large that small ones cannot be told from masked ones."""
-    return bool((logits.isfinite() & (logits > MASKED_LOGIT_GAP / 2)).any())
-
-
-def _is_causal(hidden: Tensor) -> bool:
-    """Return whether everything above the diagonal is hidden, but not the whole diagonal."""
-    length = hidden.shape[-1]
-    if length < 2 or hidden.shape[-2] != length:
-        return False
-    above = torch.ones(length, length, dtype=torch.bool, device=hidden.device).triu(1)
-    diagonal = hidden.diagonal(dim1=-2, dim2=-1)
-    return bool(hidden[..., above].all()) and not bool(diagonal.all())
-
-
 def _find_visible(logits: Tensor) -> Visibility:
     """Return which tokens the queries of the first example see, in any head.
 
     A NaN, left by an earlier layer whose mask hides everything, counts as visible.
     """
     logits = logits[:1].nan_to_num(nan=0.0, neginf=-math.inf)
-    visible = (~_find_masked(logits)).flatten(0, -3).any(0)
+    visible = (~find_masked(logits)).flatten(0, -3).any(0)
     queries, keys = visible.shape
-    if keys < MIN_PATTERN_TOKENS or _is_exploding(logits):
+    if keys < MIN_PATTERN_TOKENS or is_exploding(logits):
         return "others"
     if not bool(visible.any()):
         return "nothing"
@@ -386,7 +271,7 @@ def _is_prefix(visible: Tensor) -> bool:
 def _measure_logits(logits: Tensor) -> tuple[float, float, float]:
     """Return largest absolute logit, relative entropy and deviation of the first example."""
     logits = logits[:1].float()
-    hidden = _find_masked(logits)
+    hidden = find_masked(logits)
     visible = logits[~hidden]
     max_logit = float(visible.abs().max()) if visible.numel() else math.nan
     if logits.shape[-1] < 2:

@@ -115,6 +115,12 @@ def read_classes(f: ConfigReader, activation: str = "tanh") -> dict[str, Any]:
     return {"pooler": True, "pooler_activation": activation, "classes": classes}
 
 
+def read_token_classes(f: ConfigReader) -> dict[str, Any]:
+    """Read a classification head on every token."""
+    f.ignore("tie_word_embeddings")
+    return {"pooling": "none", "classes": len(f("id2label"))}
+
+
 BACKBONE = HeadVariant(
     kind="classifier", output_kind="hidden", without_prefix=True, read=read_backbone
 )
@@ -183,6 +189,9 @@ DISTILBERT_HEAD = """
     vocab_projector.bias -> head.bias
 """
 CLASSIFIER_RULES: tuple[WeightRule, ...] = parse_rules("classifier -> head")
+TOKEN_CLASSIFIER = HeadVariant(
+    kind="classifier", read=read_token_classes, head_rules=CLASSIFIER_RULES
+)
 ROBERTA_CLASSIFIER_RULES = parse_rules("classifier.dense -> pooler\nclassifier.out_proj -> head")
 
 
@@ -199,6 +208,7 @@ def bert_family(name: str, class_prefix: str, prefix: str, read: Reader = bert) 
             f"{class_prefix}ForSequenceClassification": HeadVariant(
                 kind="classifier", read=read_classes, head_rules=CLASSIFIER_RULES
             ),
+            f"{class_prefix}ForTokenClassification": TOKEN_CLASSIFIER,
         },
         read=read,
         tensors=BERT,
@@ -220,6 +230,7 @@ def roberta_family(
             f"{class_prefix}ForSequenceClassification": HeadVariant(
                 kind="classifier", read=read_classes, head_rules=ROBERTA_CLASSIFIER_RULES
             ),
+            f"{class_prefix}ForTokenClassification": TOKEN_CLASSIFIER,
         },
         read=read,
         tensors=BERT,
@@ -255,6 +266,7 @@ register_families(
                 ),
                 ELECTRA_HEAD,
             ),
+            "ElectraForTokenClassification": TOKEN_CLASSIFIER,
             "ElectraForSequenceClassification": HeadVariant(
                 kind="classifier",
                 read=lambda f: read_classes(f, "gelu"),
@@ -274,6 +286,7 @@ register_families(
                 ),
                 DISTILBERT_HEAD,
             ),
+            "DistilBertForTokenClassification": TOKEN_CLASSIFIER,
             "DistilBertForSequenceClassification": HeadVariant(
                 kind="classifier",
                 read=lambda f: read_classes(f, "relu"),

@@ -63,6 +63,7 @@ class _Row:
     class_prefix: str
     read: Reader
     tensors: str = PRE_NORMS
+    backbone: str = ""
 
 
 _ROWS = (
@@ -81,6 +82,7 @@ _ROWS = (
     _Row("glm4", "Glm4", configs.glm4, GLM_SANDWICH_NORMS + FUSED),
     _Row("gemma", "Gemma", configs.gemma),
     _Row("gemma2", "Gemma2", configs.gemma2, SANDWICH_NORMS),
+    _Row("gemma3_text", "Gemma3", configs.gemma3, SANDWICH_NORMS, "Gemma3TextModel"),
     _Row("vaultgemma", "VaultGemma", configs.vaultgemma, SANDWICH_NORMS),
     _Row("olmo", "Olmo", configs.olmo),
     _Row("olmo2", "Olmo2", configs.olmo2, OUTPUT_NORMS),
@@ -96,7 +98,9 @@ register_families(
     *(
         Family(
             name=row.name,
-            variants=causal_variants(f"{row.class_prefix}Model", f"{row.class_prefix}ForCausalLM"),
+            variants=causal_variants(
+                row.backbone or f"{row.class_prefix}Model", f"{row.class_prefix}ForCausalLM"
+            ),
             read=row.read,
             tensors=parse_rules(TENSORS + row.tensors),
         )

@@ -100,10 +100,12 @@ def smollm3(f: ConfigReader) -> dict[str, Any]:
 
 
 def granite(f: ConfigReader) -> dict[str, Any]:
-    """Read granite: scaled embeddings, attention and logits, but no residual multiplier."""
-    f.require(residual_multiplier=1.0)
+    """Read granite: scaled embeddings, attention, logits and branches."""
+    multiplier = float(f("residual_multiplier"))
+    wiring = "pre_ln" if multiplier == 1 else f"pre_ln(residual_multiplier={multiplier!r})"
     return like_llama(
         f,
+        wiring=wiring,
         scale=f("attention_multiplier"),
         embed_scale=f("embedding_multiplier"),
         head_scale=1.0 / f("logits_scaling"),
@@ -151,6 +153,12 @@ def gemma2(f: ConfigReader) -> dict[str, Any]:
         head_cap=f("final_logit_softcapping"),
         window=f.windows("sliding_window", "layer_types"),
     )
+
+
+def gemma3(f: ConfigReader) -> dict[str, Any]:
+    """Read gemma3_text: gemma2 with query-key norms and rotary positions by layer type."""
+    norm = f"rms_head(eps={f('rms_norm_eps')!r}, gain=one_plus)"
+    return gemma2(f) | {"qk_norm": norm}
 
 
 def vaultgemma(f: ConfigReader) -> dict[str, Any]:

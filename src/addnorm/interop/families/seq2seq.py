@@ -2,6 +2,9 @@
 
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from addnorm.interop.config_reader import ConfigReader
 from addnorm.interop.families.encoders import number_after_padding
 from addnorm.interop.family import (
@@ -13,6 +16,7 @@ from addnorm.interop.family import (
     parse_rules,
     register_families,
 )
+from addnorm.sublayers.positions import make_positions
 
 
 def t5(f: ConfigReader) -> dict[str, Any]:
@@ -68,9 +72,9 @@ def bart(f: ConfigReader, **overrides: Any) -> dict[str, Any]:
     f.ignore("add_final_layer_norm", "normalize_embedding", "static_position_embeddings")
     f.ignore("force_bos_token_to_be_generated", "extra_pos_embeddings", "no_repeat_ngram_size")
     f.ignore("encoder_no_repeat_ngram_size")
-    f.require(share_encoder_decoder_embeddings=True)
     vocab = f("vocab_size")
-    f.require(decoder_vocab_size=vocab)
+    if "vocab" not in overrides:
+        f.require(share_encoder_decoder_embeddings=True, decoder_vocab_size=vocab)
     bias = f.tensors.get("final_logits_bias")
     head = "lm_head.weight" in f.tensors
     f.ignore("tie_word_embeddings")
@@ -86,7 +90,7 @@ def bart(f: ConfigReader, **overrides: Any) -> dict[str, Any]:
         "embed_norm": "layer",
         "embed_scale": "sqrt_dim" if f("scale_embedding") else 1.0,
         "activation": f.activation("activation_function"),
-        "tied": not head or f.is_tied("lm_head.weight", "model.shared.weight"),
+        "tied": not head or f.is_tied("lm_head.weight", "model.decoder.embed_tokens.weight"),
         "head_bias": bias is not None and not bias.is_meta and bool(bias.any()),
         "dropout": f.dropout("dropout"),
         "attention_dropout": f.dropout("attention_dropout"),
@@ -98,6 +102,25 @@ def bart(f: ConfigReader, **overrides: Any) -> dict[str, Any]:
 def bart_reader(**overrides: Any) -> Reader:
     """Return the reader of BART with some fields of our config overridden."""
     return lambda f: bart(f, **overrides)
+
+
+def marian(f: ConfigReader) -> dict[str, Any]:
+    """Read marian: sinusoids, or a stored table; source and target may have separate embeddings."""
+    changes: dict[str, Any] = {"embed_norm": "none", "positions": "sinusoid(layout=half)"}
+    tables = [value for name, value in f.tensors.items() if name.endswith("embed_positions.weight")]
+    if not all(table.is_meta or is_sinusoidal(table) for table in tables):
+        changes["positions"] = f"learned(length={f('max_position_embeddings')})"
+    if not f("share_encoder_decoder_embeddings", True):
+        changes |= {"source_vocab": f("vocab_size"), "vocab": f("decoder_vocab_size")}
+    return bart(f, **changes)
+
+
+def is_sinusoidal(table: Tensor) -> bool:
+    """Return whether a table of positions is that of `sinusoid(layout=half)`."""
+    positions = make_positions("sinusoid(layout=half)", dim=table.shape[1], heads=1)
+    index = torch.arange(len(table), device=table.device)
+    expected = positions.add(torch.zeros_like(table)[None], index)[0]
+    return torch.allclose(table, expected, atol=1e-4)
 
 
 def blenderbot(f: ConfigReader) -> dict[str, Any]:
@@ -152,6 +175,7 @@ HEAD_RULES = parse_rules("""
 
 def _bart_stack(stack: str, kinds: tuple[str, ...]) -> str:
     lines = [
+        *(["encoder.embed_tokens.weight -> source_embed.table"] if stack == "encoder" else []),
         f"{stack}.embed_tokens.weight -> embed.table",
         f"{stack}.embed_positions.weight -> {stack}.positions.table",
         f"{stack}.layernorm_embedding -> {stack}.embed_norm",
@@ -232,9 +256,7 @@ register_families(
     _bart_family("bart", "Bart", bart_reader(), PositionNumbering(offset=2)),
     _bart_family("plbart", "PLBart", bart_reader(), PositionNumbering(offset=2)),
     _bart_family("mbart", "MBart", bart_reader(**PRE_LN), PositionNumbering(offset=2)),
-    _bart_family(
-        "marian", "Marian", bart_reader(**SINUSOIDS), PositionNumbering(), "MarianMTModel"
-    ),
+    _bart_family("marian", "Marian", marian, PositionNumbering(), "MarianMTModel"),
     _bart_family("pegasus", "Pegasus", bart_reader(**PRE_LN, **SINUSOIDS), PositionNumbering()),
     _bart_family("blenderbot", "Blenderbot", blenderbot, PositionNumbering()),
     _bart_family("m2m_100", "M2M100", m2m, number_after_padding),

@@ -5,9 +5,11 @@ from collections.abc import Callable
 from torch import Tensor
 
 from addnorm.measure.metrics.attention_entropy import attention_entropy
+from addnorm.measure.metrics.branch_ratio import branch_ratio
 from addnorm.measure.metrics.max_logit import max_logit
 from addnorm.measure.metrics.residual_dependency import residual_dependency
 from addnorm.measure.metrics.site_activations import SiteActivations
+from addnorm.measure.metrics.stream_rms import stream_rms
 from addnorm.measure.metrics.stream_variance import stream_variance
 
 SiteMetric = Callable[[SiteActivations], Tensor | None]
@@ -22,3 +24,10 @@ SITE_METRICS: dict[str, SiteMetric] = {
 
 A metric returns None at sites where it is not defined, such as the entropy of a feed-forward.
 """
+
+MONITOR_METRICS: dict[str, SiteMetric] = {
+    **SITE_METRICS,
+    "stream_rms": stream_rms,
+    "branch_ratio": branch_ratio,
+}
+"""Metrics of `addnorm.Monitor`, which measures any model."""

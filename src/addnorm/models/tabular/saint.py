@@ -75,13 +75,12 @@ class RowAttention(Sublayer):
             output = attention(sequence, plugs=plugs)[0]
         else:
             reference = cache.keys, cache.values
-            # Each row needs its own copy of the reference keys and values, so work in chunks.
-            output = torch.cat(
-                [
-                    self._attend_reference(chunk, reference, plugs)
-                    for chunk in torch.split(rows, ROWS_PER_CHUNK)
-                ]
+            # Each row needs its own copy of the reference keys and values, so work in chunks. An
+            # exported graph has no loop over an unknown number of them.
+            chunks = (
+                [rows] if torch.compiler.is_compiling() else list(torch.split(rows, ROWS_PER_CHUNK))
             )
+            output = torch.cat([self._attend_reference(each, reference, plugs) for each in chunks])
         return output.view_as(x)
 
     def _attend_reference(
@@ -91,7 +90,7 @@ class RowAttention(Sublayer):
         attention, single = self.attention, rows[:, None]  # (B, 1, tokens * dim)
         own = attention.project_keys_values(single, plugs)
         k, v = (
-            torch.cat((shared.expand(len(rows), -1, -1, -1), each), 2)
+            torch.cat((shared.expand(rows.shape[0], -1, -1, -1), each), 2)
             for shared, each in zip(reference, own, strict=True)
         )
         q = attention.project_queries(single, plugs)

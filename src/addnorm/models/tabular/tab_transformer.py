@@ -97,7 +97,7 @@ class TabTransformer(TableModel):
         if not self.num_coded:
             cells = cells._replace(codes=torch.zeros_like(cells.numbers[:, :1], dtype=torch.int64))
         vectors = self.tokens(cells)
-        columns = self.columns.expand(len(vectors), -1, -1)
+        columns = self.columns.expand(vectors.shape[0], -1, -1)
         return self.encoder(torch.cat((columns, vectors), -1))
 
     def embed(self, cells: TableBatch, memory: Any = None) -> Tensor:

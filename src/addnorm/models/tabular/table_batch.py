@@ -35,7 +35,7 @@ class TableBatch(NamedTuple):
     @property
     def num_rows(self) -> int:
         """Size of the first axis, which all fields share."""
-        return len(self.numbers)
+        return self.numbers.shape[0]
 
     def replace_cells(self, other: "TableBatch", mask: Tensor) -> "TableBatch":
         """Return a copy with the cells of other rows at a mask.

@@ -1,10 +1,8 @@
 """Exports of a comparison: charts as PNG, SVG or PDF on a white background, tables as CSV."""
 
-import csv
 import json
-import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -16,7 +14,6 @@ from addnorm.comparison.analysis.frames import (
     summary_records,
 )
 from addnorm.comparison.analysis.study import Study
-from addnorm.core.csv_cells import escape_formula
 from addnorm.report.charts.base import CHART_CONFIG
 from addnorm.report.comparison.arm_cards import build_arm_diagram
 from addnorm.report.comparison.cell_selections import BEST_LABEL
@@ -33,13 +30,12 @@ from addnorm.report.diagram.draw import render_png
 from addnorm.report.diagram.svg import render_svg
 from addnorm.report.html.chart_groups import ChartGroup, apply_scale, filter_spec
 from addnorm.report.html.page import HOVER_ONLY_STYLE, Chart, vega_lite_version
-from addnorm.report.output import open_output, write_bytes, write_error
+from addnorm.report.output import write_bytes, write_error
+from addnorm.report.rows_csv import LEADING_COLUMNS, write_csv
 from addnorm.report.theme import get_page_colors
 
 PNG_SCALE = 2.0
 CHART_WIDTH_PIXELS = 460
-LEADING_COLUMNS = ("step", "name", "value", "split", "stack", "site", "layer", "kind")
-"""First columns of `rows.csv`; any other field of a row follows in alphabetical order."""
 
 
 def write_pngs(study: Study, folder: str | Path) -> list[Path]:
@@ -85,7 +81,7 @@ def write_csvs(study: Study, folder: str | Path, *, escape_formulas: bool = Fals
         escape_formulas: whether texts that a spreadsheet would run get an apostrophe before them
     """
     folder = _make_folder(folder)
-    write = partial(_write_csv, escape_formulas=escape_formulas)
+    write = partial(write_csv, escape_formulas=escape_formulas)
     cells, summary = cell_records(study), summary_records(study)
     settings = list(dict.fromkeys(name for each in study.cells for name in cell_settings(each)))
     finals = dict.fromkeys(name for record in cells for name in record if name not in settings)
@@ -163,31 +159,6 @@ def _render_chart(chart: Chart, kind: str) -> bytes:
     if kind == "pdf":
         return bytes(vl_convert.vegalite_to_pdf(text, vl_version=version))
     return bytes(vl_convert.vegalite_to_png(text, vl_version=version, scale=PNG_SCALE))
-
-
-def _write_csv(
-    path: Path,
-    columns: Sequence[str],
-    rows: Iterable[Mapping[str, Any]],
-    *,
-    escape_formulas: bool,
-) -> Path:
-    """Write rows as RFC 4180 CSV; missing values and NaN are empty fields."""
-    clean = escape_formula if escape_formulas else lambda cell: cell
-    with (
-        open_output(path) as temporary,
-        temporary.open("w", encoding="utf-8", errors="replace", newline="") as file,
-    ):
-        writer = csv.writer(file)
-        writer.writerow(map(clean, columns))
-        writer.writerows(
-            [clean(_blank_nan(line.get(name, ""))) for name in columns] for line in rows
-        )
-    return path
-
-
-def _blank_nan(value: Any) -> Any:
-    return "" if isinstance(value, float) and math.isnan(value) else value
 
 
 def _make_folder(folder: str | Path) -> Path:

@@ -101,19 +101,10 @@ def _mismatch_error(reason: str) -> UserError:
     return UserError(f"the weights do not match the model config: {reason}")
 
 
-def save_estimator(
-    estimator: Any, folder: str | Path, *, files: Mapping[str, str] | None = None
-) -> None:
-    """Write a fitted estimator to a folder.
-
-    Args:
-        estimator: the estimator
-        folder: the folder
-        files: checksums of further files in the folder, by name
-    """
+def describe_estimator(estimator: Any) -> dict[str, Any]:
+    """Return everything of a fitted estimator but its weights, as JSON data."""
     target = estimator.target_
-    data = module_bytes(estimator.module_, estimator.reference_)
-    contents = {
+    return {
         "format": FORMAT,
         "version": VERSION,
         "estimator": type(estimator).__name__,
@@ -127,8 +118,21 @@ def save_estimator(
         "importances": estimator.feature_importances_.tolist(),
         "names": _feature_names(estimator),
         "features": estimator.n_features_in_,
-        "weights": sha256(data).hexdigest(),
     }
+
+
+def save_estimator(
+    estimator: Any, folder: str | Path, *, files: Mapping[str, str] | None = None
+) -> None:
+    """Write a fitted estimator to a folder.
+
+    Args:
+        estimator: the estimator
+        folder: the folder
+        files: checksums of further files in the folder, by name
+    """
+    data = module_bytes(estimator.module_, estimator.reference_)
+    contents = describe_estimator(estimator) | {"weights": sha256(data).hexdigest()}
     folder = Path(folder)
     try:
         with atomic_write(folder / WEIGHTS) as weights:
@@ -155,6 +159,37 @@ def load_estimator(folder: str | Path, known: dict[str, type]) -> Any:
     if not path.is_file():
         raise UserError(f"expected a folder with {FILE}, as written by save(), got {folder}")
     data, _ = read_json_and_files(path, nonfinite=True, verify=False)
+    estimator, saved, config = restore_estimator(data, path, known)
+    weights_path = Path(folder) / WEIGHTS
+    if not weights_path.is_file():
+        raise UserError(f"expected a weights file, got nothing at {weights_path}")
+    weights = weights_path.read_bytes()
+    if sha256(weights).hexdigest() != saved.weights:
+        raise UserError(
+            f"{weights_path} is damaged or belongs to another {FILE}: the checksum differs"
+        )
+    with _error_context(weights_path):
+        estimator.module_, estimator.reference_ = module_from_bytes(weights, config)
+    # Last, because the errors above say which field is wrong.
+    hint = 'save the estimator again, or delete the "checksum" to accept an edit'
+    read_json_and_files(path, nonfinite=True, hint=hint)
+    estimator._n_features_out = estimator.module_.width
+    return estimator
+
+
+def restore_estimator(
+    data: Any, path: Path, known: dict[str, type]
+) -> tuple[Any, SavedEstimator, TableConfig]:
+    """Build an estimator without its network from the result of `describe_estimator`.
+
+    Args:
+        data: the data, with the checksum of the weights under `weights`
+        path: the file that it comes from, for error messages
+        known: estimator classes by name
+
+    Returns:
+        The estimator, the validated data, and the config of its network.
+    """
     saved = SavedEstimator.from_json(data, path, known)
     estimator = _restore_params(saved, path, known)
     with _error_context(path):
@@ -175,21 +210,7 @@ def load_estimator(folder: str | Path, known: dict[str, type]) -> Any:
     estimator.history_, estimator.n_features_in_ = data["history"], saved.features
     if saved.names is not None:
         estimator.feature_names_in_ = np.array(saved.names, dtype=object)
-    weights_path = Path(folder) / WEIGHTS
-    if not weights_path.is_file():
-        raise UserError(f"expected a weights file, got nothing at {weights_path}")
-    weights = weights_path.read_bytes()
-    if sha256(weights).hexdigest() != saved.weights:
-        raise UserError(
-            f"{weights_path} is damaged or belongs to another {FILE}: the checksum differs"
-        )
-    with _error_context(weights_path):
-        estimator.module_, estimator.reference_ = module_from_bytes(weights, config)
-    # Last, because the errors above say which field is wrong.
-    hint = 'save the estimator again, or delete the "checksum" to accept an edit'
-    read_json_and_files(path, nonfinite=True, hint=hint)
-    estimator._n_features_out = estimator.module_.width
-    return estimator
+    return estimator, saved, config
 
 
 def _restore_params(saved: SavedEstimator, path: Path, known: dict[str, type]) -> Any:

@@ -1,0 +1,179 @@
+"""Models of transformers as inference engines: stock classes, and addnorm's own."""
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from addnorm.core.errors import ExportMismatchError, UserError
+from addnorm.data.tokenizer import PAD, SPECIALS
+from addnorm.decode.engine import InferenceEngine
+from addnorm.decode.greedy import Hypothesis, make_hypothesis
+from addnorm.decode.options import DecodingOptions
+from addnorm.decode.stepper import Sentence, pad_tokens
+from addnorm.interop.transformers_compat import transformers_library
+from addnorm.models import Config
+
+
+class TransformersEngine(InferenceEngine):
+    """Folder of a Hugging Face model, opened by `from_pretrained`.
+
+    Args:
+        folder: the folder
+        config: config of the original model
+        class_name: class of transformers, or Auto class
+        max_lengths: most tokens of source and target; None without a limit
+    """
+
+    length_penalty: float | Literal["mean"] | None = "mean"
+
+    def __init__(
+        self,
+        folder: str | Path,
+        config: Config,
+        class_name: str,
+        max_lengths: Sequence[int | None] = (None, None),
+    ) -> None:
+        self.folder, self.config = Path(folder), config
+        self.max_source_length, self.max_target_length = max_lengths
+        model_class = getattr(transformers_library(), class_name)
+        with quiet_transformers():
+            self._model, info = model_class.from_pretrained(str(folder), output_loading_info=True)
+        self._model.eval()
+        problems = {name: values for name, values in info.items() if values}
+        if problems:
+            raise ExportMismatchError(
+                f"{folder}: expected all tensors of {class_name} and no others, got {problems}"
+            )
+
+    def __call__(self, *inputs: Tensor, **options: Tensor | None) -> Tensor:
+        config, first = self.config, inputs[0]
+        arguments: dict[str, Any] = {"use_cache": False} if config.kind in ("lm", "seq2seq") else {}
+        if config.image is not None:
+            arguments["pixel_values"] = first
+        elif config.kind == "seq2seq":
+            arguments |= {"input_ids": first, "decoder_input_ids": inputs[1]}
+            arguments["attention_mask"] = options.get("source_mask")
+            arguments["decoder_attention_mask"] = options.get("target_mask")
+        else:
+            arguments |= {"input_ids": first, "attention_mask": options.get("mask")}
+            if options.get("type_ids") is not None:
+                arguments["token_type_ids"] = options["type_ids"]
+        arguments = {
+            name: value.long() if isinstance(value, Tensor) and value.dtype == torch.bool else value
+            for name, value in arguments.items()
+            if value is not None
+        }
+        with torch.inference_mode():
+            output = self._model(**arguments)
+        logits = getattr(output, "logits", None)
+        result: Tensor = output.last_hidden_state if logits is None else logits
+        return result
+
+    def decode_batch(
+        self, sentences: Sequence[Sentence], options: DecodingOptions, end: int
+    ) -> list[list[Hypothesis]]:
+        settings = self._settings(options, end)
+        results: list[list[Hypothesis]] = [[] for _ in sentences]
+        groups: dict[tuple[int, int], list[int]] = defaultdict(list)
+        for index, sentence in enumerate(sentences):
+            # `generate` has one limit, and prefixes of a decoder cannot be padded.
+            length = len(sentence.prefix) if sentence.source else 0
+            groups[sentence.limit, length].append(index)
+        for group in groups.values():
+            decoded = self._generate([sentences[index] for index in group], settings, options, end)
+            for index, hypotheses in zip(group, decoded, strict=True):
+                results[index] = hypotheses
+        return results
+
+    def _settings(self, options: DecodingOptions, end: int) -> dict[str, Any]:
+        if options.beam > 1 and options.length_penalty not in (0, "mean"):
+            raise UserError(
+                "length_penalty: expected 0 or 'mean', which transformers has, got "
+                f"{options.length_penalty!r}"
+            )
+        settings: dict[str, Any] = {
+            "num_beams": options.beam,
+            "num_return_sequences": options.nbest,
+            "do_sample": options.is_sampling,
+            "eos_token_id": end,
+            "pad_token_id": PAD,
+            "suppress_tokens": [number for number in range(len(SPECIALS)) if number != end],
+            "return_dict_in_generate": True,
+            "output_scores": True,
+        }
+        if options.beam > 1:
+            settings["length_penalty"] = 1.0 if options.length_penalty == "mean" else 0.0
+        if options.is_sampling:
+            torch.manual_seed(options.seed)
+            names = ("temperature", "top_k", "top_p", "min_p")
+            chosen = {name: getattr(options, name) for name in names}
+            settings |= {"top_k": 0} | {n: v for n, v in chosen.items() if v is not None}
+        return settings
+
+    def _generate(
+        self,
+        batch: Sequence[Sentence],
+        settings: dict[str, Any],
+        options: DecodingOptions,
+        end: int,
+    ) -> Iterator[list[Hypothesis]]:
+        limit, prefixes = batch[0].limit, [sentence.prefix for sentence in batch]
+        if self.config.kind == "seq2seq":
+            ids, mask = pad_tokens([sentence.source for sentence in batch], self.device)
+            inputs = {"decoder_input_ids": torch.tensor(prefixes)}
+            given = len(prefixes[0])
+        elif self.config.kind == "lm":
+            ids, mask = pad_tokens(prefixes, self.device, pad_left=True)
+            inputs, given = {}, ids.shape[1]
+        else:
+            raise UserError(f"expected a model that generates text, got kind {self.config.kind!r}")
+        mask = torch.ones_like(ids) if mask is None else mask.long()
+        with torch.inference_mode(), quiet_transformers():
+            output = self._model.generate(
+                ids, attention_mask=mask, max_new_tokens=limit, **inputs, **settings
+            )
+        rows = output.sequences[:, given:].tolist()
+        scores = self._scores(output, options)
+        for start in range(0, len(rows), options.nbest):
+            yield [
+                make_hypothesis(_cut(rows[row], end), scores[row], end)
+                for row in range(start, start + options.nbest)
+            ]
+
+    def _scores(self, output: Any, options: DecodingOptions) -> list[float]:
+        """Return the sums of log-probabilities."""
+        if options.beam > 1:
+            ranks: Tensor = output.sequences_scores
+            if options.length_penalty != "mean":
+                return [float(rank) for rank in ranks]
+            steps = (output.beam_indices >= 0).sum(1)
+            return [float(rank * step) for rank, step in zip(ranks, steps, strict=True)]
+        scores = self._model.compute_transition_scores(
+            output.sequences, output.scores, normalize_logits=True
+        )
+        return [float(row[row.isfinite()].sum()) for row in scores]
+
+
+@contextmanager
+def quiet_transformers() -> Iterator[None]:
+    """Hide progress bars and messages of transformers inside the block."""
+    logging = transformers_library().utils.logging
+    verbosity, has_bar = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(verbosity)
+        if has_bar:
+            logging.enable_progress_bar()
+
+
+def _cut(tokens: list[int], end: int) -> list[int]:
+    """Return tokens up to the end token, without the padding behind it."""
+    return tokens[: tokens.index(end) + 1] if end in tokens else tokens

@@ -1,0 +1,1 @@
+"""Diagnosis of the rows of a run, in words."""

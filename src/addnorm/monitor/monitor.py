@@ -1,0 +1,383 @@
+"""Monitor of any model in any training loop: finds its sites once, then measures them."""
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Self
+from weakref import WeakSet
+
+from torch import Tensor, nn
+
+from addnorm.core.errors import UserError
+from addnorm.core.rows import Row, thinned_interval
+from addnorm.doctor.model_trace import to_call_arguments
+from addnorm.doctor.report import Finding
+from addnorm.measure.monitor import is_due
+from addnorm.measure.sites import unwrap_model
+from addnorm.measure.spikes import SpikeDetector
+from addnorm.monitor.diagnosis.diagnose import diagnose_findings, diagnose_rows
+from addnorm.monitor.diagnosis.sentence import Sentence
+from addnorm.monitor.forward_calls import CallObserver, ForwardCall, cut_batch
+from addnorm.monitor.optimizer_hooks import StepHooks, shares_parameters, unwrap_optimizers
+from addnorm.monitor.preparation import explain_unsupported
+from addnorm.monitor.problems import Problems
+from addnorm.monitor.row_store import RowStore
+from addnorm.monitor.sinks import JsonLines, make_sink
+from addnorm.monitor.site_meter import SiteMeter
+from addnorm.monitor.sites.planned_sites import is_sharded
+from addnorm.monitor.sites.site_plan import Site
+from addnorm.sublayers.base import check_positive_int
+
+BURST_STEPS = 8
+"""Steps that are measured after a loss spike or a non-finite value."""
+MAX_DENSE_LOSSES = 20_000
+"""Losses that are written step by step; later ones thin out as the measured steps do."""
+MAX_NONFINITE_SEARCHES = 3
+_OPEN: "WeakSet[Monitor]" = WeakSet()
+
+
+class Monitor:
+    """Monitor of a training run of any `nn.Module`.
+
+    monitor = addnorm.Monitor(model, optimizer, every=50, folder="watch")
+    with monitor:
+        for batch in loader:
+            loss = step(batch)      # forward, backward, clip, optimizer.step()
+            monitor.step(loss)
+
+    The residual sites are found once, by the doctor, on the inputs of the first call. At step 1 and
+    every `every` optimizer steps, a separate forward pass of these inputs in evaluation mode
+    measures the sites. Training is bit for bit the same as without a monitor. Problems of the
+    monitor are warnings (`MonitorWarning`) and never stop the training.
+
+    Args:
+        model: any module; also inside DistributedDataParallel, sharded by `fully_shard`, compiled
+        optimizer: optimizer of the model, or a list of those that make one update together; without
+            one, call `before_update` and `after_update` around the update
+        every: measure step 1 and every optimizer step divisible by this number; long runs thin out
+        folder: folder of `rows.jsonl`, which `addnorm report` and `addnorm doctor` read
+        example: arguments of the forward pass that is measured: a tensor, a tuple of positional or
+            a dict of keyword inputs; by default those of the first training call
+        sinks: further sinks: names (`tensorboard`, `wandb`, `mlflow`), functions of a list of rows,
+            or objects with `write` and `close`
+        doctor: whether to audit the model when its sites are found; see `findings`
+        examples: number of examples of the first call that are measured
+        keep_batch: whether to keep references to the inputs of the current step, so that a NaN can
+            be traced to its operation
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: Any = None,
+        *,
+        every: int = 50,
+        folder: str | Path | None = None,
+        example: Any = None,
+        sinks: Sequence[Any] = (),
+        doctor: bool = True,
+        examples: int = 4,
+        keep_batch: bool = True,
+    ) -> None:
+        if not isinstance(model, nn.Module):
+            raise UserError(f"model: expected a torch.nn.Module, got {type(model).__name__}")
+        self.check_interval(every)
+        check_positive_int("examples", examples)
+        self.model, self.every = unwrap_model(model), every
+        self.folder = None if folder is None else Path(folder)
+        self._optimizers = unwrap_optimizers(optimizer)
+        self._problems = Problems(self._turn_off)
+        files = [] if self.folder is None else [JsonLines(self.folder)]
+        made = [make_sink(sink, folder) for sink in sinks]
+        self._store = RowStore([*files, *made], self._problems.warn)
+        self._observer = CallObserver(model, examples=examples, keep_calls=keep_batch)
+        self._meter = SiteMeter(
+            self.model, self._observer, optimizers=self._optimizers, audit=doctor,
+            folder=self.folder, warn=self._problems.warn,
+        )  # fmt: skip
+        self._hooks: StepHooks | None = None
+        self._detector = SpikeDetector()
+        self._is_off, self._is_open = False, False
+        self._is_measured, self._is_manual = False, False
+        self._step, self._judged_step = 0, 0
+        self._burst_end, self._searches = 0, 0
+        self._losses: list[float] = []
+        self._look: list[Row] = []
+        self._learning_rates: list[Row] = []
+        self._open()
+        if example is not None:
+            self._use_example(example)
+
+    @staticmethod
+    def check_interval(every: int) -> None:
+        """Raise `UserError` unless `every` is a positive integer."""
+        check_positive_int("every", every)
+
+    # the training loop
+
+    def __enter__(self) -> Self:
+        if not self._is_open:
+            self._open()
+        return self
+
+    def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
+        self.close(ending="done" if error is None else "interrupted")
+
+    def step(self, loss: Any = None) -> list[dict[str, Any]]:
+        """Judge the loss after an update; return the rows of this step if it was measured.
+
+        Without an optimizer, each call is a step, and gradients are measured as they are now. With
+        gradient accumulation, losses since the last update are averaged.
+
+        Args:
+            loss: loss of the batch, a number or a tensor with one element
+        """
+        if not self._is_usable("step"):
+            return []
+        with self._problems.guard("the step of the monitor"):
+            if not self._optimizers and not self._is_manual:
+                self._before_update(updates=False)
+                self._after_update()
+            if loss is not None:
+                self._add_loss(loss)
+            if self._step == self._judged_step:
+                return []  # a micro-batch, or a skipped update
+            self._judged_step = self._step
+            self._judge_loss()
+            look, self._look = self._look, []
+            if look:
+                self._store.flush()
+            return [dict(row) for row in look]
+        return []
+
+    def before_update(self, step: int | None = None) -> None:
+        """Measure before an update, if the monitor has no optimizer; gradients must be final.
+
+        Args:
+            step: number of the step, from 1; by default the one after the last
+        """
+        self._is_manual = True
+        if self._is_usable("before_update"):
+            if step is not None:
+                self._step = step - 1
+            self._before_update()
+
+    def after_update(self) -> list[dict[str, Any]]:
+        """Measure after the update that `before_update` announced; return the rows of the step."""
+        if not self._is_usable("after_update"):
+            return []
+        self._after_update()
+        return [dict(row) for row in self._look]
+
+    def log(self, name: str, value: float, *, split: str = "train") -> None:
+        """Add a row of your own at the current step, such as a validation loss.
+
+        Args:
+            name: name of the row
+            value: the number
+            split: train or valid
+        """
+        self._store.add(
+            {"step": self._step, "name": name, "value": float(value), "split": split, "site": None}
+        )
+
+    def set_step(self, step: int) -> None:
+        """Set the number of updates so far, where a framework counts them."""
+        if step != self._step:
+            self._step = self._judged_step = step
+
+    def correct_clipping(self, max_norm: float | None, norm: float | None) -> None:
+        """Undo the clipping of the gradients in the rows of the last step, if it is known.
+
+        Args:
+            max_norm: norm that gradients were clipped to; None if they were not
+            norm: norm of all gradients before clipping; without it, rows of clipped gradients get
+                the field `clipped`
+        """
+        total = next((r["value"] for r in self._look if r["name"] == "gradient_norm"), math.nan)
+        if max_norm is None or not total >= 0.999 * max_norm:
+            return
+        for row in self._look:
+            if row["name"] == "gradient_norm" and isinstance(row, dict):
+                if norm is None:
+                    row["clipped"] = 1
+                else:
+                    row["value"] *= float(norm) / total
+
+    # results
+
+    @property
+    def sites(self) -> tuple[Site, ...]:
+        """The residual sites with path, kind and wiring; empty until the first step."""
+        return self._meter.sites
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """Findings of the doctor; empty until the first step."""
+        return self._meter.findings
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What cannot be measured, one line each."""
+        return tuple(dict.fromkeys([*self._meter.notes, *self._problems.texts]))
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return all rows measured so far: dicts with `name`, `step`, `site` and `value`.
+
+        `site` is an index of `sites`, or None for the whole model. Rows of a site also have its
+        `label`, `path`, `stack`, `layer` and `kind`.
+        """
+        return [dict(row) for row in self._store.rows]
+
+    def diagnosis(self) -> list[Sentence]:
+        """Return what the doctor and the rows show, as sentences with numbers and sites."""
+        return [
+            *diagnose_findings(self.findings),
+            *diagnose_rows(self._store.rows, notes=self._meter.notes),
+        ]
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the number of the step and the state of the spike detector, for a checkpoint."""
+        return {"step": self._step, "detector": self._detector.to_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue after the step at which `state_dict` was called."""
+        self._step = self._judged_step = int(state["step"])
+        self._detector = SpikeDetector.from_dict(state["detector"])
+
+    def close(self, ending: str = "done") -> None:
+        """Write pending rows and remove all hooks.
+
+        Args:
+            ending: how the run ended: done or interrupted
+        """
+        if not self._is_open:
+            return
+        self._is_open = False
+        self._detach()
+        if self._step:
+            row = {"step": self._step, "name": "ended", "value": self._step, "site": None}
+            self._store.add({**row, "ending": ending})
+        self._store.close()
+
+    # one update
+
+    def _before_update(self, gradient_scale: float | Tensor = 1.0, *, updates: bool = True) -> None:
+        self._is_measured = False
+        if self._is_off:
+            return
+        with self._problems.guard("the measurement"):
+            step = self._step + 1
+            if not self._meter.prepare(step):
+                return
+            if not self._meter.has_finite_gradients():
+                self._start_burst(step)
+                self._searches += 1
+                if self._searches <= MAX_NONFINITE_SEARCHES:
+                    self._store.add(*self._meter.find_nonfinite(step))
+            if is_due(step, self.every) or step <= self._burst_end:
+                self._is_measured = True
+                self._learning_rates = self._read_learning_rate(step)
+                self._meter.measure(step, gradient_scale, updates=updates)
+
+    def _after_update(self) -> None:
+        self._step += 1
+        self._observer.step_calls = []
+        if self._is_off or not self._is_measured:
+            return
+        self._is_measured = False
+        with self._problems.guard("the measurement"):
+            self._look = [*self._meter.finish(), *self._learning_rates]
+            self._store.add(*self._look)
+
+    def _read_learning_rate(self, step: int) -> list[Row]:
+        """Return the row of the first learning rate, before a scheduler changes it."""
+        rates = [group.get("lr") for each in self._optimizers for group in each.param_groups]
+        if not rates or rates[0] is None:
+            return []
+        return [{"step": step, "name": "lr", "value": float(rates[0]), "site": None}]
+
+    def _add_loss(self, loss: Any) -> None:
+        try:
+            self._losses.append(float(loss.detach() if isinstance(loss, Tensor) else loss))
+        except (TypeError, ValueError, RuntimeError):
+            shape = f" of shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else ""
+            self._problems.warn(
+                f"loss: expected a number, got {type(loss).__name__}{shape}; it is not recorded"
+            )
+
+    def _judge_loss(self) -> None:
+        if not self._losses:
+            return
+        loss, step = math.fsum(self._losses) / len(self._losses), self._step
+        self._losses = []
+        row = {"step": step, "value": loss, "site": None}
+        status = self._detector.update(loss)
+        if status != "fine" or step % thinned_interval(1, step, full=MAX_DENSE_LOSSES) == 0:
+            self._store.add({**row, "name": "loss"})
+        if status == "fine":
+            return
+        if status == "spike" or not self._store.has("diverged"):
+            self._store.add({**row, "name": status})
+        self._start_burst(step)
+
+    def _start_burst(self, step: int) -> None:
+        # Processes that share a model judge different losses, and must measure the same steps.
+        if not is_sharded(self.model):
+            self._burst_end = max(self._burst_end, step + BURST_STEPS)
+
+    # state
+
+    def _open(self) -> None:
+        self._is_open, self._is_off = True, False
+        for other in [each for each in _OPEN if each.model is self.model and each is not self]:
+            other._supersede()
+            self._problems.warn("model: an earlier monitor measured it; that one is off now")
+        reason = explain_unsupported(self.model)
+        if reason:
+            self._is_off = True
+            self._problems.warn(f"{reason}; this monitor is off, training continues")
+            return
+        _OPEN.add(self)
+        self._observer.attach()
+        if self._optimizers:
+            if not shares_parameters(self._optimizers, self.model):
+                self._problems.warn(
+                    "optimizer: expected an optimizer of the model's parameters, got one that "
+                    "updates none of them; its steps are counted, update ratios will be 0"
+                )
+            self._hooks = StepHooks(self._optimizers, self._before_update, self._after_update)
+
+    def _detach(self) -> None:
+        """Remove all hooks."""
+        _OPEN.discard(self)
+        self._observer.detach()
+        if self._hooks is not None:
+            self._hooks.remove()
+            self._hooks = None
+
+    def _supersede(self) -> None:
+        """Stop measuring, because another monitor measures the model now."""
+        self._detach()
+        self._turn_off()
+        self._store.flush()
+
+    def _use_example(self, example: Any) -> None:
+        if not isinstance(example, ForwardCall):
+            args, kwargs = cut_batch(to_call_arguments(example), None)
+            example = ForwardCall(args=args, kwargs=kwargs)
+        self._observer.use(example)
+        if not self._is_off:
+            with self._problems.guard("the search for sites"):
+                self._meter.prepare(step=1)
+
+    def _is_usable(self, method: str) -> bool:
+        if not self._is_open:
+            self._problems.warn(
+                f"{method}: expected an open monitor, got one that was closed; use it inside "
+                "`with monitor:` again"
+            )
+        return self._is_open and not self._is_off
+
+    def _turn_off(self) -> None:
+        self._is_off = True

@@ -1,0 +1,109 @@
+"""Hooks on the steps of optimizers, which tell a monitor when weights are about to change."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from addnorm.core.errors import UserError
+
+
+def unwrap_optimizers(optimizer: Any) -> list[Optimizer]:
+    """Return the optimizers of torch behind an optimizer, a wrapper of it, or a list.
+
+    Raises:
+        UserError: it is none of these
+    """
+    if optimizer is None:
+        return []
+    if isinstance(optimizer, list | tuple):
+        return [each for one in optimizer for each in unwrap_optimizers(one)]
+    inner = getattr(optimizer, "optimizer", None)
+    if isinstance(inner, Optimizer):  # accelerate's is a subclass that never initialized its base
+        return unwrap_optimizers(inner)
+    if isinstance(optimizer, Optimizer):
+        return [optimizer]
+    raise UserError(
+        f"optimizer: expected a torch.optim.Optimizer, got {type(optimizer).__name__}; without "
+        "one, call before_update and after_update"
+    )
+
+
+def shares_parameters(optimizers: Sequence[Optimizer], model: nn.Module) -> bool:
+    """Return whether the optimizers update a parameter of the model."""
+    own = {id(parameter) for parameter in model.parameters()}
+    return any(
+        id(parameter) in own
+        for optimizer in optimizers
+        for group in optimizer.param_groups
+        for parameter in group["params"]
+    )
+
+
+class StepHooks:
+    """Hooks that run before the first and after the last of some optimizers steps.
+
+    With a closure, which computes the gradients inside the step, `before` runs after the closure's
+    first call. A step that `GradScaler` skips in a fused optimizer is not reported.
+
+    Args:
+        optimizers: the optimizers that make one update together
+        before: function of the factor that the gradients were multiplied by
+        after: function called after the update
+    """
+
+    def __init__(
+        self,
+        optimizers: Sequence[Optimizer],
+        before: Callable[[float | Tensor], None],
+        after: Callable[[], None],
+    ) -> None:
+        self._before, self._after = before, after
+        self._is_skipped = False
+        self._handles = [
+            optimizers[0].register_step_pre_hook(self._on_start),
+            optimizers[-1].register_step_post_hook(self._on_end),
+        ]
+
+    def remove(self) -> None:
+        """Remove the hooks."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles = []
+
+    def _on_start(
+        self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+        # A fused optimizer divides by the scale itself, and skips the step itself.
+        scale = getattr(optimizer, "grad_scale", None)
+        found = getattr(optimizer, "found_inf", None)
+        self._is_skipped = isinstance(found, Tensor) and bool(found.any())
+        if self._is_skipped:
+            return None
+        factor: float | Tensor = scale.detach() if isinstance(scale, Tensor) else 1.0
+        closure = args[1] if len(args) > 1 else kwargs.get("closure")  # args[0] is the optimizer
+        if callable(closure):
+            wrapped = self._wrap(closure, factor)
+            if len(args) > 1:
+                return (args[0], wrapped, *args[2:]), kwargs
+            return args, {**kwargs, "closure": wrapped}
+        self._before(factor)
+        return None
+
+    def _wrap(self, closure: Callable[[], Any], factor: float | Tensor) -> Callable[[], Any]:
+        calls = 0
+
+        def wrapped() -> Any:
+            nonlocal calls
+            loss = closure()
+            calls += 1
+            if calls == 1:
+                self._before(factor)
+            return loss
+
+        return wrapped
+
+    def _on_end(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        if not self._is_skipped:
+            self._after()

@@ -1,0 +1,1 @@
+"""Sites of any model: found by the doctor, measured by a recorder."""

@@ -1,0 +1,42 @@
+"""Warm-up is judged at the learning rate that is best with it, and told at the best rates."""
+
+from addnorm.claims.catalogue.post_ln_needs_warmup import PostLnNeedsWarmup
+from tests.claims.synthetic_rows import cells
+
+GIVEN = "post_ln: with warm-up minus without, at the rate that is best with it"
+BEST = "post_ln: with warm-up minus without, each at its best rate"
+
+
+def rows(cold):
+    """Post-LN with warm-up is best at 4e-3; `cold` is its progress without, by learning rate."""
+    warm = {1e-3: 0.5, 2e-3: 0.6, 4e-3: 0.8, 8e-3: 0.1}
+    for lr, value in warm.items():
+        yield from cells({"post_ln": value}, study="post_ln", warmup=40, lr=lr)
+        yield from cells({"post_ln": cold[lr]}, study="post_ln", lr=lr)
+    yield from cells({"pre_ln": 0.9}, study="pre_ln")
+    yield from cells({"pre_ln": 0.9}, study="pre_ln", warmup=40)
+
+
+def judge(cold):
+    verdict = PostLnNeedsWarmup().judge(list(rows(cold)))
+    return verdict.answer, {check.what: check for check in verdict.checks}
+
+
+def test_failure_at_the_given_rate_is_held_although_a_lower_rate_works():
+    answer, checks = judge({1e-3: 0.5, 2e-3: 0.78, 4e-3: 0.0, 8e-3: 0.0})
+    assert answer == "held"
+    assert round(checks[GIVEN].found.mean, 6) == 1.0
+    assert round(checks[BEST].found.mean, 6) == 0.025
+    assert checks[BEST].answer == "not judged"
+
+
+def test_equal_progress_at_the_given_rate_is_not_held():
+    answer, checks = judge({1e-3: 0.5, 2e-3: 0.6, 4e-3: 0.75, 8e-3: 0.0})
+    assert answer == "not held" and checks[GIVEN].answer == "not held"
+
+
+def test_pre_ln_that_gains_by_warmup_is_not_held():
+    cold = {1e-3: 0.5, 2e-3: 0.6, 4e-3: 0.0, 8e-3: 0.0}
+    own = [row for row in rows(cold) if (row["arm"], row["warmup"]) != ("pre_ln", 0)]
+    own += cells({"pre_ln": 0.7}, study="pre_ln")
+    assert PostLnNeedsWarmup().judge(own).answer == "not held"

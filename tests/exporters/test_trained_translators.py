@@ -1,0 +1,77 @@
+"""Trained translators decode equally after export, in float32, and nearly so in int8."""
+
+import pytest
+
+import addnorm
+from addnorm.data.corpus import write_corpus
+from addnorm.data.demo.dates import make_dates
+from addnorm.data.tokenizer import END, START
+from addnorm.decode import DecodingOptions, Sentence, decode
+from addnorm.exporters import open_engine, open_exported_run
+from addnorm.tasks import translate_texts
+from addnorm.train import Recipe, TrainedRun, train
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module", params=["pre_ln", "deepnorm"])
+def run(request, tmp_path_factory):
+    folder = tmp_path_factory.mktemp(request.param)
+    splits, _ = make_dates()
+    write_corpus(folder / "dates", "translate", splits=splits)
+    sizes = {"dim": 64, "depth": 2, "heads": 4, "wiring": request.param}
+    recipe = Recipe.from_dict(
+        {
+            "task": "translate",
+            "data": str(folder / "dates"),
+            "tokenizer": "char",
+            "steps": 300,
+            "batch_tokens": 1500,
+            "lr": 3e-3,
+            **sizes,
+        }
+    )
+    train(recipe, folder / "run")
+    return TrainedRun.open(folder / "run", device="cpu")
+
+
+def make_sentences(run):
+    lines = [record["source"] for record in make_dates()[0]["test"]]
+    return [
+        Sentence((START,), 2 * len(ids) + 10, (*ids, END)) for ids in run.tokenizer.encode(lines)
+    ]
+
+
+@pytest.mark.parametrize("target", ["ctranslate2", "hf"])
+def test_200_lines_are_decoded_equally(run, target, tmp_path):
+    report = addnorm.export(run, to=target, out=tmp_path / "out")
+    assert report.grade == "exact" and report.proof.greedy == (64, 64) == report.proof.beam
+    engine, sentences = open_engine(tmp_path / "out"), make_sentences(run)
+    for options in (
+        DecodingOptions(),
+        DecodingOptions(beam=4, length_penalty=0),
+        DecodingOptions(beam=4, length_penalty="mean"),
+    ):
+        expected, got = decode(run.model, sentences, options), decode(engine, sentences, options)
+        assert [best[0].tokens for best in got] == [best[0].tokens for best in expected]
+
+
+def test_int8_keeps_almost_all_lines(run, tmp_path):
+    report = addnorm.export(run, to="ctranslate2", out=tmp_path / "out", quantize="int8")
+    before, after = report.proof.scores["chrf"]
+    assert report.grade == "approximate" and abs(before - after) < 2
+    sentences = make_sentences(run)
+    pairs = zip(
+        decode(run.model, sentences), decode(open_engine(tmp_path / "out"), sentences), strict=True
+    )
+    assert sum(ours[0].tokens == theirs[0].tokens for ours, theirs in pairs) >= 190
+
+
+def test_exported_run_translates_lines(run, tmp_path):
+    addnorm.export(run, to="ctranslate2", out=tmp_path / "out")
+    exported = open_exported_run(tmp_path / "out")
+    lines = ["Nov 5, 1970", "", "</s> Feb 29, 2000"]
+    options = DecodingOptions(beam=4, length_penalty="mean")
+    expected = [texts[0].text for texts in translate_texts(run, lines, options)]
+    assert [texts[0].text for texts in translate_texts(exported, lines, options)] == expected
+    assert [len(texts) for texts in translate_texts(exported, lines)] == [1, 1, 1]
