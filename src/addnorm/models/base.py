@@ -128,7 +128,11 @@ class Model(TrainingInterface, WiredModule):
 
     def _repr_html_(self) -> str:
         config = self.config
-        facts = {"kind": config.kind, "wiring": config.wiring, "norm": config.norm}
+        facts: dict[str, object] = {
+            "kind": config.kind,
+            "wiring": config.wiring,
+            "norm": config.norm,
+        }
         facts |= {"depth": config.depth, "dim": config.dim, "heads": config.heads}
         facts["parameters"] = f"{sum(weight.numel() for weight in self.parameters()):,}"
         rows = [(name, value) for name, value in facts.items() if value is not None]

@@ -21,7 +21,8 @@ def export_to_mlflow(
     Args:
         study: the comparison
         experiment: name of the experiment, created if it does not exist
-        tracking_uri: where MLflow stores it, such as `sqlite:///mlflow.db`; by default as MLflow is set up
+        tracking_uri: where MLflow stores it, such as `sqlite:///mlflow.db`; by default as MLflow is
+            set up
     """
     try:
         from mlflow import MlflowClient

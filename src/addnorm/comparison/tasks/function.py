@@ -197,7 +197,9 @@ class FunctionTask(Task):
                 returned = self.definition.function(cell)
             except CellInterrupted:
                 return None
-        rows = list(read_rows(job.folder / ROWS)) if (job.folder / ROWS).exists() else []
+        rows: list[Row] = []
+        if (job.folder / ROWS).exists():
+            rows = list(read_rows(job.folder / ROWS))
         return self._make_result(rows, returned, heartbeat, time.monotonic() - start)
 
     def _make_result(
