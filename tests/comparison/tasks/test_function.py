@@ -128,6 +128,7 @@ def test_metric_can_be_maximized(tmp_path):
     assert states == {"a": "trained", "b": "trained", "c": "stuck"}
     assert "kind=a" in study.verdict[0] and "accuracy 0.900" in study.verdict[0]
     assert study.cells[0].end.scores["accuracy"] == 0.9
+    assert "accuracy 0.900" in str(study) and study.to_frame().accuracy.iloc[0] == 0.9
     page = render_comparison_page(study)
     assert "accuracy" in page and "-0.9" not in study.verdict[0]
 

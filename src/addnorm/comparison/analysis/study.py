@@ -125,7 +125,8 @@ class Study:
     def __str__(self) -> str:
         done = sum(each.state != "waiting" for each in self.cells)
         head = f"{self.spec.task} comparison in {self.folder}: {done} of {len(self.cells)} cells"
-        return "\n".join([head, *(f"  {each}" for each in self.summary), *self.verdict])
+        lines = [f"  {each.format(self.task.objective)}" for each in self.summary]
+        return "\n".join([head, *lines, *self.verdict])
 
     def _repr_html_(self) -> str:
         objective = self.task.objective

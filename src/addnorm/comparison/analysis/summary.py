@@ -9,6 +9,7 @@ from typing import Protocol
 
 from addnorm.comparison.cell_result import CellResult
 from addnorm.comparison.grid import Arm, Cell
+from addnorm.comparison.outcomes import VALIDATION_LOSS, Objective
 from addnorm.comparison.statistics import CONFIDENCE_LEVEL, Estimate, paired_difference
 
 UNKNOWN_STATES = {"crashed", "cut", "waiting"}
@@ -142,9 +143,17 @@ class ArmSummary:
         return self.best.format() + (f" ({'; '.join(notes)})" if notes else "")
 
     def __str__(self) -> str:
+        return self.format()
+
+    def format(self, objective: Objective = VALIDATION_LOSS) -> str:
+        """Return the summary as a line of text.
+
+        objective: what cells are judged by.
+        """
         states = ", ".join(f"{count} {state}" for state, count in self.states.items() if count)
         best = f"; best at {self.format_best()}" if self.best else ""
-        loss = f", loss {self.loss.format()}" if self.loss else ""
+        value = objective.to_estimate(self.loss).format() if self.loss else ""
+        loss = f", {objective.column} {value}" if value else ""
         behind = f", {self.behind.format()} behind the best" if self.behind else ""
         return f"{self.arm.name}, depth {self.depth}: {states}{best}{loss}{behind}"
 
