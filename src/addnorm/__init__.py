@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from addnorm.comparison import Comparison, Study
+    from addnorm.comparison.tasks.function_cell import Cell
+    from addnorm.comparison.tasks.function_registry import task
     from addnorm.core import Card, UserError
     from addnorm.core.registry import register
     from addnorm.exporters import export, fold
@@ -46,6 +48,7 @@ _HOME = {
     "AddnormForMaskedLM": "addnorm.interop",
     "AddnormForSeq2SeqLM": "addnorm.interop",
     "AddnormForSequenceClassification": "addnorm.interop",
+    "Cell": "addnorm.comparison.tasks.function_cell",
     "Classifier": "addnorm.models",
     "Comparison": "addnorm.comparison",
     "Config": "addnorm.models",
@@ -79,6 +82,7 @@ _HOME = {
     "save_hf": "addnorm.interop",
     "to_hf": "addnorm.interop",
     "make_norm": "addnorm.norms",
+    "task": "addnorm.comparison.tasks.function_registry",
 }
 _PACKAGES = (
     *("core", "norms", "wirings", "sublayers", "stacks", "models", "data", "measure", "doctor"),
@@ -93,6 +97,7 @@ __all__ = [
     "AddnormForSeq2SeqLM",
     "AddnormForSequenceClassification",
     "Card",
+    "Cell",
     "Classifier",
     "Comparison",
     "Config",
@@ -125,6 +130,7 @@ __all__ = [
     "make_norm",
     "register",
     "save_hf",
+    "task",
     "to_hf",
 ]
 

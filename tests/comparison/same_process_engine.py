@@ -13,4 +13,7 @@ class SameProcessEngine(Engine):
         for job in jobs:
             job.folder.mkdir(parents=True, exist_ok=True)
             end = run_cell(job, lambda step, loss: None)
-            on_event(Event(job, "ended", end.step, end.loss, end))
+            if end is None:  # interrupted, or paused for halving
+                on_event(Event(job, "paused"))
+            else:
+                on_event(Event(job, "ended", end.step, end.loss, end))

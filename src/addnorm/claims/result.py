@@ -8,6 +8,7 @@ from pathlib import Path
 
 from addnorm.claims.checks import Answer, Verdict
 from addnorm.claims.claim import Budget, registry
+from addnorm.core.display import render_html
 from addnorm.core.errors import UserError
 from addnorm.core.files import check_file, file_checksum, read_json_and_files, write_json
 from addnorm.core.rows import Row, read_rows, write_rows
@@ -41,6 +42,13 @@ class Result:
     def __str__(self) -> str:
         why = self.verdict.why if self.verdict else self.why
         return f"{self.claim} ({self.budget}): {self.answer}; {why}"
+
+    def _repr_html_(self) -> str:
+        checks = self.verdict.checks if self.verdict else ()
+        rows = [(each.what, each.answer) for each in checks]
+        title = f"{self.claim} ({self.budget}): {self.answer}"
+        why = self.verdict.why if self.verdict else self.why
+        return render_html(title, [why], head=("check", "answer"), rows=rows)
 
     @property
     def command(self) -> str:

@@ -20,15 +20,10 @@ def summary_table(study: "Study") -> Table:
     table.add_column("arm", style="bold", no_wrap=True)
     for name in ("depth", *states):
         table.add_column(name, justify="right")
-    for name in (
-        "stable lr",
-        "best setting",
-        "valid loss",
-        study.score.label,
-        "gap to best",
-        "speed",
-        "memory",
-    ):
+    objective = study.task.objective
+    label = "valid loss" if objective.column == "loss" else objective.label
+    scores = [study.score.label] if study.score.name else []
+    for name in ("stable lr", "best setting", label, *scores, "gap to best", "speed", "memory"):
         table.add_column(name)
     for arm in arms:
         table.add_row(
@@ -37,8 +32,8 @@ def summary_table(study: "Study") -> Table:
             *(str(arm.states.get(state, 0)) for state in states),
             format_stable_range(arm),
             arm.format_best(),
-            arm.loss.format() if arm.loss else "-",
-            arm.score.format(study.score.digits) if arm.score else "-",
+            objective.to_estimate(arm.loss).format() if arm.loss else "-",
+            *([arm.score.format(study.score.digits) if arm.score else "-"] if scores else []),
             format_gap(arm),
             "-" if math.isnan(arm.speed) else f"{arm.speed:.2f}",
             "-" if math.isnan(arm.memory) else f"{arm.memory / 2**20:,.0f} MB",

@@ -14,10 +14,11 @@ import re
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from addnorm.comparison.analysis.study import Study
 from addnorm.comparison.analysis.summary import ArmSummary, summarize
-from addnorm.comparison.grid import Arm, Grid
+from addnorm.comparison.grid import Arm, Grid, use_name_rule
 from addnorm.comparison.spec import Extension
 from addnorm.comparison.statistics import sequential_level
 from addnorm.core.errors import UserError
@@ -81,7 +82,7 @@ def propose_learning_rates(study: Study) -> Extension | None:
                 if (cell.arm, cell.depth, cell.warmup) == (line.arm, line.depth, warmup)
             ]
             if min(original) / MAX_LR_FACTOR < lr < max(original) * MAX_LR_FACTOR:
-                grids.append(_make_grid(line.arm, line.depth, warmup, lr))
+                grids.append(_make_grid(study, line.arm, line.depth, warmup, lr))
     if not grids:
         return None
     return Extension(reason="lr", grids=tuple(grids), seeds=tuple(study.spec.seed_range))
@@ -98,7 +99,9 @@ def propose_seeds(study: Study, budget: Budget, *, workers: int) -> Extension | 
             for line in (best, *close):
                 if line.best is not None:
                     setting = line.best
-                    grids.append(_make_grid(line.arm, line.depth, setting.warmup, setting.lr))
+                    grids.append(
+                        _make_grid(study, line.arm, line.depth, setting.warmup, setting.lr)
+                    )
                     count = max(count, len(line.losses))
     if not grids:
         return None
@@ -144,14 +147,17 @@ def next_learning_rate(lr: float, *, up: bool) -> float:
     return max(rung for rung in rungs if rung < lr / 1.5)
 
 
-def _make_grid(arm: Arm, depth: int, warmup: int | None, lr: float) -> Grid:
-    return Grid(
-        wiring=(arm.wiring,),
-        norm=(arm.norm,),
-        depth=(depth,),
-        warmup=("own",) if warmup is None else (warmup,),
-        lr=(lr,),
-    )
+def _make_grid(study: Study, arm: Arm, depth: int, warmup: int | None, lr: float) -> Grid:
+    values: dict[str, Any] = {
+        "wiring": (arm.wiring,),
+        "norm": (arm.norm,),
+        "depth": (depth,),
+        "warmup": ("own",) if warmup is None else (warmup,),
+        "lr": (lr,),
+        "axes": {name: (value,) for name, value in arm.extras},
+    }
+    with use_name_rule("free" if study.task.has_free_names else "stored"):
+        return Grid(**values)
 
 
 def describe_extension(extension: Extension, known: Sequence[object]) -> str:

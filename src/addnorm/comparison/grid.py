@@ -3,14 +3,15 @@
 import hashlib
 import math
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
+from itertools import product
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field, PrivateAttr, field_validator, model_validator
 
 from addnorm.core.errors import UserError
 from addnorm.core.validation import Depth, FrozenConfig, NonNegativeInt
@@ -28,6 +29,11 @@ SWEEP = "sweep"
 OWN_SCHEDULE = "own"
 """Value of `warmup` that selects the schedule recommended by the wiring's paper."""
 DEFAULT_NORM = "layer"
+UNSPECIFIED = "default"
+"""Wiring and norm of a task of one's own where the comparison does not name them."""
+AXES = ("wiring", "norm", "depth", "warmup", "lr")
+"""Axes that every task has."""
+CONSTANTS = {"true": True, "false": False, "null": None}
 
 Warmup = NonNegativeInt | Literal["own"]
 LearningRate = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -35,12 +41,14 @@ LearningRate = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 @dataclass(frozen=True)
 class Arm:
-    """A variant under comparison: a wiring with a norm and a schedule."""
+    """A variant under comparison: a wiring with a norm, a schedule and values of further axes."""
 
     wiring: str
     norm: str = DEFAULT_NORM
     own: bool = False
     """Whether the arm uses the schedule its paper recommends instead of the common one."""
+    extras: tuple[tuple[str, Any], ...] = ()
+    """Names and values of the axes that the user named, such as `(("optimizer", "muon"),)`."""
 
     @property
     def name(self) -> str:
@@ -48,9 +56,15 @@ class Arm:
 
         >>> Arm("b2t").name, Arm("b2t", "rms", own=True).name
         ('b2t', 'b2t rms (own schedule)')
+        >>> Arm("b2t", extras=(("optimizer", "muon"),)).name
+        'b2t optimizer=muon'
         """
-        parts = [self.wiring] + ([self.norm] if self.norm != DEFAULT_NORM else [])
-        return " ".join(parts) + (" (own schedule)" if self.own else "")
+        is_named = self.wiring != UNSPECIFIED
+        parts = [self.wiring] if is_named else []
+        if self.norm not in ((DEFAULT_NORM, UNSPECIFIED) if is_named else (UNSPECIFIED,)):
+            parts.append(self.norm)
+        parts += [f"{name}={format_value(value)}" for name, value in self.extras]
+        return " ".join(parts or [UNSPECIFIED]) + (" (own schedule)" if self.own else "")
 
 
 @dataclass(frozen=True)
@@ -101,17 +115,23 @@ class Cell:
         return str(schedules.resolve(type(call)(call.name, call.options | {"warmup": self.warmup})))
 
 
-_KEEPS_UNKNOWN_NAMES: ContextVar[bool] = ContextVar("keeps_unknown_names", default=False)
+NameRule = Literal["registered", "stored", "free"]
+_NAME_RULE: ContextVar[NameRule] = ContextVar("name_rule", default="registered")
 
 
 @contextmanager
-def allow_unknown_names(allowed: bool) -> Iterator[None]:
-    """Let grids name wirings and norms that are not registered, inside the block."""
-    token = _KEEPS_UNKNOWN_NAMES.set(allowed)
+def use_name_rule(rule: NameRule) -> Iterator[None]:
+    """Set which wirings and norms the grids created inside the block may name.
+
+    Args:
+        rule: `registered` ones; also unregistered ones, of a `stored` comparison; or `free` names,
+            which have a meaning for the task only
+    """
+    token = _NAME_RULE.set(rule)
     try:
         yield
     finally:
-        _KEEPS_UNKNOWN_NAMES.reset(token)
+        _NAME_RULE.reset(token)
 
 
 class Grid(FrozenConfig):
@@ -134,8 +154,25 @@ class Grid(FrozenConfig):
     """Warm-up steps; `own` adds each arm with the schedule its paper recommends."""
     lr: tuple[LearningRate, ...] = SWEEP_LRS
     """Learning rates; `sweep` selects 3e-4, 1e-3, 3e-3 and 1e-2."""
+    axes: dict[str, tuple[Any, ...]] = Field(default_factory=dict)
+    """Further axes by name: recipe keys or, for a task of one's own, any name."""
+    _has_free_names: bool = PrivateAttr(default=False)
+    """Whether wirings and norms are names of the task, not of the registries."""
 
-    @field_validator("*", mode="before")
+    @model_validator(mode="after")
+    def _store_name_rule(self) -> "Grid":
+        # Also called for a grid that exists already, then perhaps under another rule.
+        self._has_free_names |= _NAME_RULE.get() == "free"
+        return self
+
+    @field_validator("axes", mode="before")
+    @classmethod
+    def _parse_axes(cls, value: Any) -> Any:
+        if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
+            raise ValueError("axes: expected names with lists of values")
+        return {name: parse_axis(name, values) for name, values in value.items()}
+
+    @field_validator(*AXES, mode="before")
     @classmethod
     def _to_tuple(cls, value: Any) -> Any:
         """Accept a comma-separated string, a single value or a list."""
@@ -150,14 +187,18 @@ class Grid(FrozenConfig):
     @field_validator("wiring", "norm")
     @classmethod
     def _resolve_names(cls, value: tuple[str, ...], info: Any) -> tuple[str, ...]:
+        rule = _NAME_RULE.get()
+        if rule == "free":
+            return value
         registry = wirings if info.field_name == "wiring" else norms
-        keep = _KEEPS_UNKNOWN_NAMES.get()
         return tuple(
-            each if keep and not registry.can_resolve(each) else str(registry.resolve(each))
+            each
+            if rule == "stored" and not registry.can_resolve(each)
+            else str(registry.resolve(each))
             for each in value
         )
 
-    @field_validator("*")
+    @field_validator(*AXES)
     @classmethod
     def _check_values(cls, value: tuple[Any, ...], info: Any) -> tuple[Any, ...]:
         if not value:
@@ -168,17 +209,22 @@ class Grid(FrozenConfig):
         return value
 
     def arms(self) -> list[Arm]:
-        """Return every wiring with every norm; wirings without norms occur once."""
+        """Return every wiring with every norm and every value of further axes.
+
+        Wirings without norms occur once.
+        """
+        free = self._has_free_names
         arms = [
-            Arm(wiring, norm if has_norms(wiring) else DEFAULT_NORM)
+            Arm(wiring, norm if free or has_norms(wiring) else DEFAULT_NORM, extras=extras)
             for wiring in self.wiring
             for norm in self.norm
+            for extras in product(*([(k, each) for each in v] for k, v in self.axes.items()))
         ]
         return list(dict.fromkeys(arms))
 
     def size(self) -> int:
         """Return an upper bound of the number of cells per seed."""
-        axes = (self.wiring, self.norm, self.depth, self.warmup, self.lr)
+        axes = (self.wiring, self.norm, self.depth, self.warmup, self.lr, *self.axes.values())
         return math.prod(map(len, axes))
 
     def cells(self, seeds: Iterable[int]) -> Iterator[Cell]:
@@ -190,7 +236,7 @@ class Grid(FrozenConfig):
                 for depth in self.depth:
                     for lr in self.lr:
                         for seed in seeds:
-                            yield Cell(Arm(arm.wiring, arm.norm, own), depth, steps, lr, seed)
+                            yield Cell(replace(arm, own=own), depth, steps, lr, seed)
 
 
 def split_list(text: str) -> list[str]:
@@ -226,6 +272,57 @@ def _has_norms(wiring: str, member: type) -> bool:
     model = build(Config(**sizes, wiring=wiring), device="meta")
     norm_type = type(make_norm(DEFAULT_NORM, 8))
     return any(isinstance(module, norm_type) for module in model.modules())
+
+
+def parse_axis(name: str, values: Any) -> tuple[Any, ...]:
+    """Return the values of an axis from a comma-separated string, a single value or a list.
+
+    >>> parse_axis("dropout", "0, 0.1"), parse_axis("optimizer", "adamw(beta2=0.95),muon")
+    ((0, 0.1), ('adamw(beta2=0.95)', 'muon'))
+    """
+    if isinstance(values, str):
+        values = [_parse_constant(each) for each in split_list(values)]
+    values = values if isinstance(values, list | tuple) else [values]
+    if not values:
+        raise ValueError(f"{name}: expected at least one value, got none")
+    frozen = tuple(_freeze(name, each) for each in values)
+    # By their text, which is part of the names of arms and folders.
+    texts = [format_value(each) for each in frozen]
+    for text in texts:
+        if texts.count(text) > 1:
+            raise ValueError(f"{name}: expected distinct values, got {text} twice")
+    return frozen
+
+
+def format_value(value: Any) -> str:
+    """Return the value of an axis as text.
+
+    >>> format_value(1e-3), format_value(True), format_value((1, 2)), format_value("muon")
+    ('0.001', 'true', '[1, 2]', 'muon')
+    """
+    if isinstance(value, tuple):
+        return f"[{', '.join(map(format_value, value))}]"
+    named = [name for name, constant in CONSTANTS.items() if constant is value]
+    return named[0] if named else str(value)
+
+
+def to_plain(value: Any) -> Any:
+    """Return the value of an axis as it was written: tuples become lists again."""
+    return [to_plain(each) for each in value] if isinstance(value, tuple) else value
+
+
+def _freeze(name: str, value: Any) -> Any:
+    """Return a value of an axis in hashable form: lists become tuples."""
+    if isinstance(value, list | tuple):
+        return tuple(_freeze(name, each) for each in value)
+    is_finite = not isinstance(value, float) or math.isfinite(value)
+    if not isinstance(value, str | int | float | None) or not is_finite:
+        raise ValueError(f"{name}: expected text, numbers, true, false or lists, got {value!r}")
+    return value
+
+
+def _parse_constant(text: str) -> Any:
+    return CONSTANTS[text] if text in CONSTANTS else _parse_number(text)
 
 
 def _parse_number(text: str) -> Any:

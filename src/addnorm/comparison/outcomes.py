@@ -13,9 +13,10 @@ over-fits, which counts as stuck.
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
+from addnorm.comparison.statistics import Estimate
 from addnorm.core.rows import Row
 
 STATES = ("trained", "stuck", "diverged", "crashed", "cut", "waiting")
@@ -47,6 +48,29 @@ def format_rules(baseline_description: str) -> str:
         baseline_description: the model whose loss is the baseline
     """
     return RULES.format(baseline=baseline_description)
+
+
+@dataclass(frozen=True)
+class Objective:
+    """What cells are judged by. Inside a comparison it is a loss: lower is better."""
+
+    label: str = "validation loss"
+    """Name in tables and sentences."""
+    column: str = "loss"
+    """Name in data frames and CSV files."""
+    maximize: bool = False
+    """Whether higher values are better; then the loss is the value with the opposite sign."""
+
+    def to_loss(self, value: float) -> float:
+        """Return a value of the metric as a loss, or a loss as a value of the metric."""
+        return -value if self.maximize else value
+
+    def to_estimate(self, loss: Estimate) -> Estimate:
+        """Return the estimate of a loss as one of the metric."""
+        return replace(loss, mean=self.to_loss(loss.mean))
+
+
+VALIDATION_LOSS = Objective()
 
 
 @dataclass(frozen=True)
@@ -94,10 +118,12 @@ def classify_outcome(summary: LossSummary, *, baseline: float, best: float) -> s
     if (
         summary.has_nonfinite
         or not math.isfinite(last)
-        or last > DIVERGED_RATIO * max(baseline, summary.lowest)
+        or last > _scale(max(baseline, summary.lowest), DIVERGED_RATIO)
     ):
         return "diverged"
-    if best > NO_LEARNING_RATIO * baseline:
+    if math.isnan(baseline):  # a task of one's own that logs nothing before its end
+        return "trained"
+    if best > _scale(baseline, NO_LEARNING_RATIO):
         return "stuck"
     if progress(last, baseline=baseline, best=best) >= TRAINED_PROGRESS:
         return "trained"
@@ -108,6 +134,11 @@ def classify_outcome(summary: LossSummary, *, baseline: float, best: float) -> s
     # loss as lost progress.
     lost = best_progress >= LEARNED_PROGRESS and not train_progress >= TRAINED_PROGRESS
     return "diverged" if lost else "stuck"
+
+
+def _scale(loss: float, ratio: float) -> float:
+    """Return a loss made larger by `ratio`; a negative one moves by the same distance up."""
+    return loss * (ratio if loss > 0 else 2 - ratio)
 
 
 def progress(loss: float, *, baseline: float, best: float) -> float:

@@ -9,9 +9,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from addnorm.comparison.grid import SWEEP, Grid, allow_unknown_names
-from addnorm.comparison.spec import AXES, Comparison
-from addnorm.comparison.tasks import Task, get_task
+from addnorm.comparison.grid import SWEEP, Grid, NameRule, parse_axis, to_plain, use_name_rule
+from addnorm.comparison.spec import GRID_KEYS, Comparison
+from addnorm.comparison.tasks import Task, get_stored_task, get_task
+from addnorm.comparison.tasks.function_registry import normalize_task_name
 from addnorm.core.calls import Call
 from addnorm.core.errors import UserError, closest_names
 from addnorm.core.key_values import load_yaml
@@ -27,8 +28,8 @@ def parse_comparison(values: Mapping[str, Any], *, allow_unknown: bool = False) 
 
     Args:
         values: fields of the spec, axes of its only grid, and keys of the task's recipe
-        allow_unknown: whether to accept wirings and norms that are not registered in this process,
-            to read the results of a comparison that used them
+        allow_unknown: whether to accept a task, wirings and norms that are not registered in this
+            process, to read the results of a comparison that used them
 
     >>> parse_comparison({"task": "lm", "wiring": "b2t", "dim": 64}).keys
     {'dim': 64}
@@ -41,10 +42,11 @@ def parse_comparison(values: Mapping[str, Any], *, allow_unknown: bool = False) 
             "spec: expected a Comparison or a mapping such as {'task': 'lm', 'wiring': 'b2t'}, got "
             f"{type(values).__name__}"
         )
-    task = get_task(values.get("task", Comparison.model_fields["task"].default))
-    values = dict(task.defaults) | dict(values)
+    name = normalize_task_name(values.get("task", Comparison.model_fields["task"].default))
+    task = get_stored_task(name) if allow_unknown and isinstance(name, str) else get_task(name)
+    values = _add_defaults(dict(values) | {"task": name}, task)
     fields = {name: value for name, value in values.items() if name in Comparison.model_fields}
-    axes = {name: value for name, value in values.items() if name in AXES}
+    axes = {name: value for name, value in values.items() if name in GRID_KEYS}
     keys = fields.pop("keys", None)
     keys = {} if keys is None else keys
     if not isinstance(keys, Mapping):
@@ -54,13 +56,16 @@ def parse_comparison(values: Mapping[str, Any], *, allow_unknown: bool = False) 
         if name not in fields and name not in axes and name != "keys":
             keys[name] = value
     _check_keys(keys, task)
+    for each in fields["grids"] if _are_grids(fields.get("grids")) else [axes]:
+        _check_axes(_get_further_axes(each), keys, task)
     fields.setdefault("extend_lr", _is_sweep(axes, fields.get("grids")))
     axes = _move_warmup_to_axes(fields, axes)
     if axes and fields.get("grids"):
         raise UserError(
             f"grids: expected the axes inside the grids, got {', '.join(axes)} beside them"
         )
-    with allow_unknown_names(allow_unknown):
+    rule: NameRule = "stored" if allow_unknown else "registered"
+    with use_name_rule("free" if task.has_free_names else rule):
         fields["grids"] = _parse_grids(fields["grids"]) if "grids" in fields else (Grid(**axes),)
         return Comparison(**fields, keys=keys)
 
@@ -77,8 +82,9 @@ def parse_task_option(task: str) -> dict[str, Any]:
     """Expand the value of `--task` into flat keys.
 
     Args:
-        task: the name of a task, `table:FILE`, or the path of a recipe in YAML. The wiring, norm,
-            depth and learning rate of a recipe become axes with one value each.
+        task: the name of a task, `table:FILE`, `FILE.py:FUNCTION`, or the path of a recipe in
+            YAML. The wiring, norm, depth and learning rate of a recipe become axes with one value
+            each.
     """
     if task.startswith(TABLE_PREFIX):
         return {"task": "table", "data": task.removeprefix(TABLE_PREFIX)}
@@ -110,10 +116,49 @@ def _is_sweep(axes: Mapping[str, Any], grids: Any) -> bool:
     return any(isinstance(each, Mapping) and each.get("lr", SWEEP) == SWEEP for each in members)
 
 
-def _parse_grids(values: Any) -> tuple[Grid, ...]:
-    if not isinstance(values, list | tuple) or not all(
+def _add_defaults(values: dict[str, Any], task: Task) -> dict[str, Any]:
+    """Add the defaults of the task; those of axes belong into the grids, if there are any."""
+    fields = {name: each for name, each in task.defaults.items() if name not in GRID_KEYS}
+    axes = {name: each for name, each in task.defaults.items() if name in GRID_KEYS}
+    if not _are_grids(values.get("grids")):
+        return fields | axes | values
+    grids = [axes | each if isinstance(each, dict) else each for each in values["grids"]]
+    return fields | values | {"grids": grids}
+
+
+def _get_further_axes(grid: Any) -> Mapping[str, Any]:
+    axes = grid.axes if isinstance(grid, Grid) else grid.get("axes", {})
+    return axes if isinstance(axes, Mapping) else {}  # Grid rejects it
+
+
+def _check_axes(axes: Mapping[str, Any], keys: Mapping[str, Any], task: Task) -> None:
+    """Reject axes that are not recipe keys of the task, or whose values all cells must share."""
+    for name, values in axes.items():
+        if name in keys:
+            raise UserError(f"{name}: expected an axis or a key, got both; leave one of them out")
+        if name in task.shared_keys:
+            raise UserError(
+                f"{name}: expected one value, because all cells share it, got an axis; write "
+                f"{name}=VALUE"
+            )
+        if name in (*Comparison.model_fields, *GRID_KEYS):
+            raise UserError(f"axes: expected other names than {name}; write it beside axes")
+        try:
+            members = parse_axis(str(name), values)
+        except ValueError as error:
+            raise UserError(str(error)) from None
+        for value in members:
+            _check_keys(dict(keys) | {name: to_plain(value)}, task)
+
+
+def _are_grids(values: Any) -> bool:
+    return isinstance(values, list | tuple) and all(
         isinstance(each, Mapping | Grid) for each in values
-    ):
+    )
+
+
+def _parse_grids(values: Any) -> tuple[Grid, ...]:
+    if not _are_grids(values):
         raise UserError("grids: expected a list of mappings with wiring, depth, lr, ...")
     return tuple(each if isinstance(each, Grid) else Grid(**each) for each in values)
 
@@ -145,7 +190,7 @@ def _move_warmup_to_axes(fields: dict[str, Any], axes: dict[str, Any]) -> dict[s
 def _check_keys(keys: Mapping[str, Any], task: Task) -> None:
     """Reject keys that the task's recipe does not have or that the comparison sets itself."""
     known = task.list_recipe_keys()
-    if misplaced := [name for name in keys if name in (*Comparison.model_fields, *AXES)]:
+    if misplaced := [name for name in keys if name in (*Comparison.model_fields, *GRID_KEYS)]:
         raise UserError(
             f"keys: expected recipe keys only, got {', '.join(misplaced)}; write it beside keys"
         )
@@ -153,7 +198,7 @@ def _check_keys(keys: Mapping[str, Any], task: Task) -> None:
     for name in keys:
         if name == "seed":
             raise UserError("seed: a comparison takes a number of seeds; use seeds=2")
-        if name not in known:
-            close = closest_names(str(name), [*Comparison.model_fields, *AXES, *known])
+        if name not in known and not task.has_free_names:
+            close = closest_names(str(name), [*Comparison.model_fields, *GRID_KEYS, *known])
             hint = f"did you mean {' or '.join(map(repr, close))}?" if close else "leave it out"
             raise UserError(f"a comparison has no {name!r}; {hint}")

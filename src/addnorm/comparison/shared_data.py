@@ -1,5 +1,6 @@
 """Data, held-out examples and baseline shared by all cells of a comparison."""
 
+import math
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -16,12 +17,13 @@ class SharedData:
     data: str
     """Folder of the data that cells train on."""
     corpus: str
-    """Digest of the data."""
+    """Digest of the data; empty if the task does not know them."""
     tokenizer: str
     """Digest of the tokenizer; empty for tables."""
     vocab: int
     baseline: float
-    """Validation loss of an input-independent model; see `Task.baseline_description`."""
+    """Validation loss of an input-independent model; see `Task.baseline_description`. NaN if it is
+    estimated from the cells, which `Study` does."""
     counts: dict[str, int]
     """Number of records in each split."""
     machine: dict[str, str]
@@ -39,6 +41,8 @@ class SharedData:
         facts = read_json(path, hint=hint)
         if facts is None:
             return None
+        if isinstance(facts, dict) and facts.get("baseline", 0.0) is None:
+            facts |= {"baseline": math.nan}  # JSON has no NaN
         try:
             return parse_dataclass(cls, facts, str(path))
         except UserError as error:

@@ -6,6 +6,7 @@ task; `tasks/` turns a spec and a cell into a recipe.
 
 import hashlib
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -18,8 +19,8 @@ from addnorm.core.validation import FrozenConfig, NonNegativeInt, PositiveInt
 
 DEMO = "demo"
 """Value of `data` that selects the demo corpus of the task."""
-AXES = tuple(Grid.model_fields)
-"""Names of the axes of a grid: wiring, norm, depth, warmup, lr."""
+GRID_KEYS = tuple(Grid.model_fields)
+"""Keys of a grid: wiring, norm, depth, warmup, lr, and `axes` with further ones."""
 MAX_CELLS = 5000
 
 
@@ -50,7 +51,8 @@ class Comparison(FrozenConfig):
     owner: ClassVar[str] = "comparison"
 
     task: str = "translate"
-    """Name of the task: a text task (`addnorm list tasks`), or table."""
+    """Name of the task: a text task (`addnorm list tasks`), table, or a task of one's own: its
+    registered name, or `FILE.py:FUNCTION`."""
     data: str = DEMO
     """Corpus folder made by `addnorm data`, or the file of a table; `demo` builds a demo corpus."""
     grids: tuple[Grid, ...] = (Grid(),)
@@ -91,6 +93,12 @@ class Comparison(FrozenConfig):
             raise ValueError(
                 f"expected at most {MAX_CELLS:,} cells, got {count:,}; split the comparison"
             )
+        if any(grid.axes for grid in self.grids):
+            # Values of one grid differ; in several grids, two arms may still have one name.
+            names: dict[str, Arm] = {}
+            for arm in self.arms():
+                if names.setdefault(arm.name, arm) != arm:
+                    raise ValueError(f"axes: expected distinct arms, got {arm.name!r} twice")
         return self
 
     @property
@@ -154,6 +162,9 @@ class Comparison(FrozenConfig):
         for name in ("first_seed", "extend_lr", "extensions"):
             if not data[name]:
                 del data[name]
+        for grid in _iter_grids(data):
+            if not grid["axes"]:
+                del grid["axes"]
         return data
 
     def to_flat_dict(self) -> dict[str, Any]:
@@ -162,6 +173,9 @@ class Comparison(FrozenConfig):
         `parse_comparison` is the inverse.
         """
         data = self.model_dump(mode="json")
+        for grid in _iter_grids(data):
+            if not grid["axes"]:
+                del grid["axes"]
         grids, keys = data.pop("grids"), data.pop("keys")
         if not self.extensions:
             del data["extensions"]
@@ -170,3 +184,9 @@ class Comparison(FrozenConfig):
     def to_yaml(self) -> str:
         """Return the flat keys as YAML, the format of `addnorm compare -c`."""
         return yaml.safe_dump(self.to_flat_dict(), sort_keys=False, allow_unicode=True)
+
+
+def _iter_grids(data: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield the grids of a spec as plain data, those of extensions included."""
+    for holder in (data, *data.get("extensions", ())):
+        yield from holder["grids"]

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
+from addnorm.core.display import render_html
 from addnorm.core.rows import Row
 from addnorm.doctor.analysis.typical_layer import TypicalLayer
 
@@ -148,6 +149,13 @@ class Report:
             words = (block.path or "-", block.kind, block.wiring, *block.tags)
             lines.append(f"  block {block.index}: {' '.join(words)}")
         return "\n".join([*lines, *(map(str, self.findings) if self.findings else ["no findings"])])
+
+    def _repr_html_(self) -> str:
+        rows = [(each.severity, each.rule, each.path, each.message) for each in self.findings]
+        lines = self.stacks or ("no residual adds found",)
+        lines = (*lines, *self.notes) if rows else (*lines, "no findings", *self.notes)
+        head = ("severity", "rule", "path", "message")
+        return render_html(self.model, lines, head=head, rows=rows, details=str(self))
 
     def closest(self) -> str:
         """Return the closest arrangement, its families, and the findings that contradict it."""

@@ -12,6 +12,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from addnorm.core.display import render_html
 from addnorm.core.errors import UserError
 from addnorm.core.files import (
     atomic_write,
@@ -124,6 +125,19 @@ class Model(TrainingInterface, WiredModule):
     @property
     @abstractmethod
     def stacks(self) -> tuple[Encoder | Decoder, ...]: ...
+
+    def _repr_html_(self) -> str:
+        config = self.config
+        facts: dict[str, object] = {
+            "kind": config.kind,
+            "wiring": config.wiring,
+            "norm": config.norm,
+        }
+        facts |= {"depth": config.depth, "dim": config.dim, "heads": config.heads}
+        facts["parameters"] = f"{sum(weight.numel() for weight in self.parameters()):,}"
+        rows = [(name, value) for name, value in facts.items() if value is not None]
+        head = ("property", "value")
+        return render_html(type(self).__name__, head=head, rows=rows, details=str(self))
 
     def loss(
         self, targets: Tensor, *inputs: Tensor, smoothing: float = 0.0, **options: Tensor | None

@@ -5,6 +5,6 @@ the command line, or from `addnorm.register` in a script or notebook.
 """
 
 from addnorm.plugins.loading import load_plugin
-from addnorm.plugins.plugin import Plugin, find_plugins
+from addnorm.plugins.plugin import Plugin, describe_plugin, find_plugins
 
-__all__ = ["Plugin", "find_plugins", "load_plugin"]
+__all__ = ["Plugin", "describe_plugin", "find_plugins", "load_plugin"]

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 from addnorm.core.cards import Card
 from addnorm.core.errors import UserError
@@ -26,6 +26,14 @@ from addnorm.plugins.loading import FILE_MODULE_PREFIX, load_plugin, load_source
 
 CARD_FIELDS = ("name", "title", "formula", "paper", "summary", "needs", "reduces_to", "undefined")
 """Fields of a card that its author writes; the registry reads the others from the class."""
+
+
+@runtime_checkable
+class Definition(Protocol):
+    """What a function registers, such as a task of a comparison."""
+
+    def register(self) -> None:
+        """Make it known in this process, unless it is known already."""
 
 
 @dataclass(frozen=True)
@@ -41,14 +49,18 @@ class Plugin:
     source: str = ""
     """Content of a plugin file."""
     pickled: bytes = b""
-    """Card and class of a member of a script or notebook."""
+    """Card and class of a member of a script or notebook, or a `Definition`."""
 
     def load(self) -> None:
         """Register the members in this process, unless they are registered already."""
         if self.pickled:
             import cloudpickle
 
-            card, member = cloudpickle.loads(self.pickled)
+            content = cloudpickle.loads(self.pickled)
+            if isinstance(content, Definition):
+                content.register()
+                return
+            card, member = content
             # A child process may have run the script itself, as `__mp_main__`.
             if card.name not in find_registry(member):
                 register(card)(member)
@@ -86,19 +98,20 @@ def is_builtin(member: object) -> bool:
     return str(getattr(member, "__module__", "")).startswith("addnorm.")
 
 
-def describe_plugin(member: Any, card: Card | None = None) -> Plugin:
+def describe_plugin(
+    member: Any, card: Card | None = None, *, definition: Definition | None = None
+) -> Plugin:
     """Return the plugin that defines a class or function.
 
     Args:
         member: the class or function
         card: card of a registered class, needed if it was defined in a script or notebook
+        definition: what a function registers, needed if it was defined there
     """
     module = sys.modules.get(member.__module__)
-    if module is None or member.__module__ in ("__main__", "__mp_main__"):
-        return _describe_by_value(member, card)
     file = getattr(module, "__file__", None)
-    if file is None:
-        return _describe_by_value(member, card)
+    if module is None or file is None or member.__module__ in ("__main__", "__mp_main__"):
+        return _describe_by_value(member, card, definition)
     source = Path(file).read_text(encoding="utf-8") if Path(file).is_file() else ""
     source = source or inspect.getsource(module)
     digest = hashlib.sha256(source.encode()).hexdigest()[:16]
@@ -107,7 +120,9 @@ def describe_plugin(member: Any, card: Card | None = None) -> Plugin:
     return Plugin(member.__module__, digest, version=_find_version(module))
 
 
-def _describe_by_value(member: Any, card: Card | None) -> Plugin:
+def _describe_by_value(
+    member: Any, card: Card | None, definition: Definition | None = None
+) -> Plugin:
     try:
         import cloudpickle
     except ImportError:
@@ -115,11 +130,13 @@ def _describe_by_value(member: Any, card: Card | None) -> Plugin:
             f"{member.__name__} is defined in a script or notebook; install cloudpickle, or move "
             "it into a file and use --plugin FILE"
         ) from None
-    functions = [each for each in vars(member).values() if isinstance(each, FunctionType)]
+    parts_of_member = [member, *vars(member).values()]
+    functions = [each for each in parts_of_member if isinstance(each, FunctionType)]
     parts = [part for each in functions for part in _iter_code(each.__code__)]
     digest = hashlib.sha256(repr((card, parts)).encode()).hexdigest()[:16]
     plain = Card(**{f: getattr(card, f) for f in CARD_FIELDS}) if card else None
-    return Plugin(member.__name__, digest, pickled=cloudpickle.dumps((plain, member)))
+    content = (plain, member) if definition is None else definition
+    return Plugin(member.__name__, digest, pickled=cloudpickle.dumps(content))
 
 
 def _iter_code(code: CodeType) -> Iterator[object]:

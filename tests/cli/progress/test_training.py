@@ -21,7 +21,7 @@ def bar_fixture(tmp_path, monkeypatch):
 
     def make(columns, *, steps=1500, loss=3.25, rate=12_345.0):
         screen = Console(file=io.StringIO(), width=columns, force_terminal=True, color_system=None)
-        monkeypatch.setattr("addnorm.cli.progress.base.Console", lambda **options: screen)
+        monkeypatch.setattr("addnorm.report.progress.base.Console", lambda **options: screen)
         bars.append(training.ProgressBarReporter(make_recipe("corpus", steps=steps), tmp_path))
         bars[-1].on_train_start(TrainState(), FACTS)
         bars[-1].on_step_end(TrainState(step=450, tokens=10), loss)

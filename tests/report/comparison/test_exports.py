@@ -9,7 +9,7 @@ from addnorm.comparison import folder_layout as files
 from addnorm.comparison.analysis.study import Study
 from addnorm.comparison.parse import parse_comparison
 from addnorm.core.errors import UserError
-from addnorm.report.comparison.exports import write_csvs, write_pngs
+from addnorm.report.comparison.exports import write_csvs, write_figures, write_pngs
 from tests.comparison.synthetic_study import write_synthetic_study
 
 SPEC = {"wiring": "post_ln,pre_ln", "depth": 2, "lr": [1e-3, 1e-2], "seeds": 2, "steps": 20}
@@ -95,3 +95,14 @@ def test_texts_that_look_like_formulas_are_escaped_on_request(study, tmp_path):
     safe = read(write_csvs(study, tmp_path / "safe", escape_formulas=True)[0])[0]
     assert (plain["why"], safe["why"]) == ("=cmd|x", "'=cmd|x")
     assert plain["loss"] == safe["loss"] == "-1.5"
+
+
+@pytest.mark.parametrize(("kind", "start"), [("svg", b"<svg"), ("pdf", b"%PDF-")])
+def test_figures_for_a_paper(tmp_path, kind, start):
+    spec = parse_comparison(SPEC | {"wiring": "pre_ln", "lr": 1e-3, "seeds": 1})
+    folder = write_synthetic_study(tmp_path / "study", spec, site_rows=False)
+    paths = write_figures(Study.open(folder), tmp_path / "out", kind=kind)
+    names = {path.name for path in paths}
+    assert {f"stability-map.{kind}", f"block-pre_ln.{kind}"} <= names
+    assert all(path.read_bytes().lstrip().startswith(start) for path in paths)
+    assert all(b"var(--" not in path.read_bytes() for path in paths if "block" not in path.name)

@@ -47,14 +47,23 @@ def compare(
             help="Learning rates, such as 1e-3,3e-3, or sweep", rich_help_panel=AXES_PANEL
         ),
     ] = None,
+    axis: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=VALUES",
+            help="Further axis, such as optimizer=adamw,muon: a recipe key or, for a task of your "
+            "own, any name; may be repeated",
+            rich_help_panel=AXES_PANEL,
+        ),
+    ] = None,
     seeds: Annotated[
         int | None, typer.Option(help="Number of seeds per setting", rich_help_panel=AXES_PANEL)
     ] = None,
     task: Annotated[
         OptionalStr,
         typer.Option(
-            help="Text task on a demo corpus (see `addnorm list tasks`); table:FILE; or a recipe "
-            "in YAML that names its data"
+            help="Text task on a demo corpus (see `addnorm list tasks`); table:FILE; a recipe in "
+            "YAML that names its data; or FILE.py:FUNCTION, your own training"
         ),
     ] = None,
     target: Annotated[
@@ -133,6 +142,7 @@ def compare(
         for name, value in (axes | effort | {"target": target}).items()
         if value is not None
     }
+    options = _add_axes(options, axis or [])
     spec = _parse_spec(options, keys or [], task, config, demo=demo)
     if dry_run:
         from addnorm.comparison.run import check_comparison
@@ -140,12 +150,12 @@ def compare(
         check_comparison(spec)
         sys.stdout.write(spec.to_yaml())
         return
-    from addnorm.cli.progress.comparison import make_comparison_reporter
     from addnorm.comparison.engines import make_engine
     from addnorm.core.errors import UserError
     from addnorm.core.interrupts import interrupt_exit_code
     from addnorm.report.comparison.exports import write_csvs, write_pngs
     from addnorm.report.comparison.run_and_report import compare as run_and_report
+    from addnorm.report.progress.comparison import make_comparison_reporter
 
     if budget is not None and until is None:
         raise UserError("--budget: expected --until decided; add it, or leave out --budget")
@@ -173,13 +183,32 @@ def compare(
         raise typer.Exit(interrupt_exit_code())
 
 
+def _add_axes(options: dict[str, Any], axes: list[str]) -> dict[str, Any]:
+    """Return the options with those of `--axis`, which may also name an axis that has an option."""
+    from addnorm.comparison.grid import AXES
+    from addnorm.core.errors import UserError
+
+    further: dict[str, str] = {}
+    options = dict(options)
+    for text in axes:
+        name, equals, values = (part.strip() for part in text.partition("="))
+        if not (name and equals and values):
+            raise UserError(
+                f"--axis: expected NAME=VALUES, such as optimizer=adamw,muon, got {text!r}"
+            )
+        if name in options or name in further:
+            raise UserError(f"--axis {name}: the axis is given twice; keep one of them")
+        (options if name in AXES else further)[name] = values
+    return options | ({"axes": further} if further else {})
+
+
 def _parse_spec(
     options: dict[str, Any], keys: list[str], task: str | None, config: Path | None, *, demo: bool
 ) -> "Comparison":
     """Build the spec from a file, the options and the KEY=VALUE pairs; later ones win."""
     from addnorm.comparison.demo import DEMO_SPEC
     from addnorm.comparison.parse import parse_comparison, parse_task_option, read_spec
-    from addnorm.comparison.spec import AXES
+    from addnorm.comparison.spec import GRID_KEYS
     from addnorm.core.errors import UserError
     from addnorm.core.key_values import parse_key_values
 
@@ -191,8 +220,10 @@ def _parse_spec(
         name = duplicates[0]
         raise UserError(f"{name} is given twice, as --{name} and as {name}=...; keep one of them")
     overrides = (parse_task_option(task) if task else {}) | options | pairs
-    if "grids" in values and any(name in overrides for name in AXES):
-        names = ", ".join(f"--{name}" for name in AXES if name in overrides)
+    if "grids" in values and any(name in overrides for name in GRID_KEYS):
+        names = ", ".join(
+            "--axis" if name == "axes" else f"--{name}" for name in GRID_KEYS if name in overrides
+        )
         raise UserError(
             f"{names}: cannot override an axis of {'--demo' if demo else config}, which has "
             "several grids; edit the grids in a spec file"

@@ -1,6 +1,7 @@
 """`addnorm report`: rebuild the page of a comparison, a run, a monitor or claims from its rows."""
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -17,6 +18,18 @@ Csv = Annotated[
     typer.Option("--csv", help="Also write the rows as CSV, of a comparison cells and summary too"),
 ]
 
+Svg = Annotated[
+    Path | None,
+    typer.Option("--svg", metavar="DIR", help="Folder for the charts as SVG (comparisons only)"),
+]
+Pdf = Annotated[
+    Path | None,
+    typer.Option("--pdf", metavar="DIR", help="Folder for the charts as PDF (comparisons only)"),
+]
+Latex = Annotated[
+    bool, typer.Option("--latex", help="Also write the summary as summary.tex (comparisons only)")
+]
+
 
 def report(
     folder: Annotated[
@@ -28,6 +41,9 @@ def report(
     png: Png = None,
     csv: Csv = False,
     safe_csv: SafeCsv = False,
+    svg: Svg = None,
+    pdf: Pdf = None,
+    latex: Latex = False,
 ) -> None:
     """Rebuild the HTML page of a comparison, a run, a monitor or claims."""
     from addnorm.claims.result import is_claims_folder
@@ -40,25 +56,45 @@ def report(
         sys.stdout.write(f"{write_claims_report(folder)}\n")
         return
     if not is_comparison(folder):
-        if png is not None:
-            raise UserError(f"--png: expected a comparison, got {folder}")
+        if any((png, svg, pdf, latex)):
+            raise UserError(f"--png, --svg, --pdf, --latex: expected a comparison, got {folder}")
         for path in export_run(folder, csv=csv or safe_csv, safe_csv=safe_csv):
             sys.stdout.write(f"{path}\n")
         return
-    for path in export(folder, png=png, csv=csv or safe_csv, safe_csv=safe_csv):
+    figures = {"png": png, "svg": svg, "pdf": pdf}
+    for path in export(folder, figures, csv=csv or safe_csv, safe_csv=safe_csv, latex=latex):
         sys.stdout.write(f"{path}\n")
 
 
-def export(folder: Path, *, png: Path | None, csv: bool, safe_csv: bool = False) -> list[Path]:
-    """Write the page of a comparison, and its PNG and CSV exports; return the paths."""
+def export(
+    folder: Path,
+    figures: Mapping[str, Path | None],
+    *,
+    csv: bool = False,
+    safe_csv: bool = False,
+    latex: bool = False,
+) -> list[Path]:
+    """Write the page of a comparison and its exports; return the paths.
+
+    Args:
+        folder: folder of the comparison
+        figures: folder of the charts by format: png, svg or pdf
+        csv: whether to write tables as CSV
+        safe_csv: whether texts that a spreadsheet would run get an apostrophe before them
+        latex: whether to write the summary as a LaTeX table
+    """
     from addnorm.comparison.analysis.study import Study
-    from addnorm.report.comparison.exports import write_csvs, write_pngs
+    from addnorm.report.comparison.exports import write_csvs, write_figures
     from addnorm.report.comparison.page import write_comparison_report
+    from addnorm.report.tables.latex import write_latex
 
     study = Study.open(folder)
     paths = [write_comparison_report(folder)]
-    paths += write_pngs(study, png) if png is not None else []
+    for kind, target in figures.items():
+        if target is not None:
+            paths += write_figures(study, target, kind=kind)  # type: ignore[arg-type]
     paths += write_csvs(study, folder, escape_formulas=safe_csv) if csv else []
+    paths += [write_latex(study, folder)] if latex else []
     return paths
 
 

@@ -2,10 +2,10 @@
 
 from addnorm.claims import Claim, ClaimsCallback, Result
 from addnorm.claims.claim import claim_name
-from addnorm.cli.progress.base import ProgressReporter
-from addnorm.cli.progress.comparison import ComparisonReporter, make_comparison_reporter
 from addnorm.comparison.analysis.study import Study
 from addnorm.comparison.engines.base import Event
+from addnorm.report.progress.base import ProgressReporter
+from addnorm.report.progress.comparison import ComparisonReporter, make_comparison_reporter
 
 
 class ClaimsReporter(ProgressReporter, ClaimsCallback):

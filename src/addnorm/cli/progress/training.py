@@ -22,14 +22,14 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
-from addnorm.cli.progress.base import (
+from addnorm.core.errors import UserError
+from addnorm.core.rows import Row
+from addnorm.report.progress.base import (
     LOG_INTERVAL_SECONDS,
     ProgressReporter,
     format_duration,
     format_time_left,
 )
-from addnorm.core.errors import UserError
-from addnorm.core.rows import Row
 from addnorm.train.callbacks import TrainCallback
 from addnorm.train.recipe import Recipe
 from addnorm.train.run_folder import REPORT

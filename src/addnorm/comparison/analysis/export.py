@@ -4,6 +4,7 @@ from dataclasses import asdict
 from typing import Any
 
 from addnorm.comparison.analysis.study import Study
+from addnorm.comparison.grid import Arm
 from addnorm.comparison.outcomes import format_rules
 from addnorm.core.files import replace_nonfinite
 
@@ -11,7 +12,7 @@ from addnorm.core.files import replace_nonfinite
 def study_to_dict(study: Study) -> dict[str, Any]:
     """Return everything the report shows, except the curves."""
     summary = [
-        asdict(line) | {"arm": line.arm.name, "arrangement": asdict(line.arm)}
+        asdict(line) | {"arm": line.arm.name, "arrangement": _arm_to_dict(line.arm)}
         for line in study.summary
     ]
     for line in summary:
@@ -20,7 +21,7 @@ def study_to_dict(study: Study) -> dict[str, Any]:
         {
             "name": each.cell.name,
             "arm": each.cell.arm.name,
-            **asdict(each.cell.arm),
+            **_arm_to_dict(each.cell.arm),
             "depth": each.cell.depth,
             "warmup": each.cell.warmup,
             "lr": each.cell.lr,
@@ -43,3 +44,8 @@ def study_to_dict(study: Study) -> dict[str, Any]:
     }
     result: dict[str, Any] = replace_nonfinite(data)
     return result
+
+
+def _arm_to_dict(arm: Arm) -> dict[str, Any]:
+    axes = {"axes": dict(arm.extras)} if arm.extras else {}
+    return {"wiring": arm.wiring, "norm": arm.norm, "own": arm.own, **axes}

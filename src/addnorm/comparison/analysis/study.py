@@ -5,11 +5,19 @@ while the comparison is running.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from addnorm.comparison import folder_layout as files
+from addnorm.comparison.analysis.frames import (
+    Library,
+    cell_records,
+    make_frame,
+    row_records,
+    summary_records,
+)
 from addnorm.comparison.analysis.summary import ArmSummary, summarize
 from addnorm.comparison.analysis.verdict import build_verdict
 from addnorm.comparison.cell_result import CellResult
@@ -18,7 +26,9 @@ from addnorm.comparison.outcomes import LossSummary, classify_outcome, progress
 from addnorm.comparison.parse import parse_comparison, read_spec
 from addnorm.comparison.shared_data import SharedData
 from addnorm.comparison.spec import Comparison
-from addnorm.comparison.tasks import Task, get_task
+from addnorm.comparison.tasks import Task, get_stored_task
+from addnorm.comparison.tasks.function import FunctionTask
+from addnorm.core.display import render_html
 from addnorm.core.errors import UserError
 from addnorm.core.rows import Row
 from addnorm.core.validation import check_path
@@ -61,7 +71,7 @@ class Study:
         check_path("folder", folder)
         folder = Path(folder)
         spec = read_comparison(folder)
-        shared_data = SharedData.read(folder)
+        shared_data = _complete_baseline(folder, spec, SharedData.read(folder))
         results = {cell: CellResult.read(folder / files.CELLS / cell.name) for cell in spec.cells()}
         losses = [end.loss for end in results.values() if end is not None]
         best = min(filter(math.isfinite, losses), default=math.inf)
@@ -79,7 +89,7 @@ class Study:
     @property
     def task(self) -> Task:
         """Task of the comparison."""
-        return get_task(self.spec.task)
+        return get_stored_task(self.spec.task, self.shared_data)
 
     @property
     def complete(self) -> bool:
@@ -93,6 +103,8 @@ class Study:
         """
         if outcome.state != "trained" or self.shared_data is None:
             return 0.0
+        if math.isnan(self.shared_data.baseline):
+            return 1.0
         best = min(each.loss for each in self.cells if each.state == "trained")
         return progress(outcome.loss, baseline=self.shared_data.baseline, best=best)
 
@@ -105,13 +117,68 @@ class Study:
     def verdict(self) -> tuple[str, ...]:
         """Conclusions in plain sentences; the first two answer the comparison."""
         return build_verdict(
-            self.summary, self.cells, seeds=self.spec.seeds, level=self.spec.confidence_level
+            self.summary,
+            self.cells,
+            seeds=self.spec.seeds,
+            level=self.spec.confidence_level,
+            objective=self.task.objective,
         )
 
     def __str__(self) -> str:
         done = sum(each.state != "waiting" for each in self.cells)
         head = f"{self.spec.task} comparison in {self.folder}: {done} of {len(self.cells)} cells"
-        return "\n".join([head, *(f"  {each}" for each in self.summary), *self.verdict])
+        lines = [f"  {each.format(self.task.objective)}" for each in self.summary]
+        return "\n".join([head, *lines, *self.verdict])
+
+    def _repr_html_(self) -> str:
+        objective = self.task.objective
+        rows = [
+            (
+                line.arm.name,
+                line.depth,
+                ", ".join(f"{count} {state}" for state, count in line.states.items() if count),
+                line.format_best(),
+                objective.to_estimate(line.loss).format() if line.loss else "",
+                line.behind.format() if line.behind else "best" if line.leads else "",
+            )
+            for line in self.summary
+        ]
+        head = ("arm", "depth", "cells", "best setting", objective.label, "gap to best")
+        title = f"Comparison on {self.task.noun} in {self.folder}"
+        return render_html(title, self.verdict, head=head, rows=rows)
+
+    def best(self, depth: int | None = None) -> ArmSummary | None:
+        """Return the best arm with its best setting; None if none trained.
+
+        Args:
+            depth: the depth; by default the one with the best result
+        """
+        lines = [each for each in self.summary if each.leads and depth in (None, each.depth)]
+        return min(lines, key=lambda each: each.loss.mean if each.loss else math.inf, default=None)
+
+    def to_frame(self, *, library: Library = "pandas") -> Any:
+        """Return one row for each cell: settings, state, final metrics.
+
+        Args:
+            library: pandas or polars
+        """
+        return make_frame(cell_records(self), library)
+
+    def rows_to_frame(self, *, library: Library = "pandas") -> Any:
+        """Return all measured rows of all cells, with the settings of their cells.
+
+        Args:
+            library: pandas or polars
+        """
+        return make_frame(row_records(self), library)
+
+    def summary_to_frame(self, *, library: Library = "pandas") -> Any:
+        """Return one row for each arm and depth: best setting, means, half widths of intervals.
+
+        Args:
+            library: pandas or polars
+        """
+        return make_frame(summary_records(self), library)
 
     def rows(self, cell: Cell) -> list[Row]:
         """Return the measured rows of a cell; none if the cell has not started."""
@@ -143,6 +210,19 @@ def read_cell_rows(folder: Path, cell: Cell) -> list[Row]:
     if not (run / ROWS).exists():
         return []
     return list(read_run_rows(run))
+
+
+def _complete_baseline(
+    folder: Path, spec: Comparison, shared_data: SharedData | None
+) -> SharedData | None:
+    """Estimate the baseline from the cells if the task does not state it."""
+    if shared_data is None or not math.isnan(shared_data.baseline):
+        return shared_data
+    task = get_stored_task(spec.task, shared_data)
+    if not isinstance(task, FunctionTask):
+        return shared_data
+    rows = (read_cell_rows(folder, cell) for cell in spec.cells())
+    return replace(shared_data, baseline=task.estimate_baseline(rows))
 
 
 def _cell_state(result: CellResult | None, shared_data: SharedData | None, best: float) -> str:

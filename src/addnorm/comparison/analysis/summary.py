@@ -9,12 +9,14 @@ from typing import Protocol
 
 from addnorm.comparison.cell_result import CellResult
 from addnorm.comparison.grid import Arm, Cell
+from addnorm.comparison.outcomes import VALIDATION_LOSS, Objective
 from addnorm.comparison.statistics import CONFIDENCE_LEVEL, Estimate, paired_difference
 
 UNKNOWN_STATES = {"crashed", "cut", "waiting"}
 """States that carry no information about training."""
 REFERENCE_WIRING = "pre_ln"
 """Wiring whose speed is 1 in the summary, if it takes part."""
+OWN_SCHEDULE = "own schedule"
 
 
 class EndedCell(Protocol):
@@ -141,9 +143,17 @@ class ArmSummary:
         return self.best.format() + (f" ({'; '.join(notes)})" if notes else "")
 
     def __str__(self) -> str:
+        return self.format()
+
+    def format(self, objective: Objective = VALIDATION_LOSS) -> str:
+        """Return the summary as a line of text.
+
+        objective: what cells are judged by.
+        """
         states = ", ".join(f"{count} {state}" for state, count in self.states.items() if count)
         best = f"; best at {self.format_best()}" if self.best else ""
-        loss = f", loss {self.loss.format()}" if self.loss else ""
+        value = objective.to_estimate(self.loss).format() if self.loss else ""
+        loss = f", {objective.column} {value}" if value else ""
         behind = f", {self.behind.format()} behind the best" if self.behind else ""
         return f"{self.arm.name}, depth {self.depth}: {states}{best}{loss}{behind}"
 
@@ -277,3 +287,10 @@ def _median_rate(cells: Iterable[EndedCell]) -> float:
 def _median(values: Iterable[float]) -> float:
     values = list(values)
     return median(values) if values else math.nan
+
+
+def warmup_label(warmup: int | None) -> str:
+    """Return a warm-up as text; None stands for the arm's own schedule."""
+    if warmup is None:
+        return OWN_SCHEDULE
+    return f"warm-up {warmup}" if warmup else "no warm-up"

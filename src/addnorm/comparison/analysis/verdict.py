@@ -4,6 +4,7 @@ import statistics
 from collections.abc import Sequence
 
 from addnorm.comparison.analysis.summary import UNKNOWN_STATES, ArmSummary, EndedCell
+from addnorm.comparison.outcomes import VALIDATION_LOSS, Objective
 from addnorm.comparison.statistics import (
     CONFIDENCE_LEVEL,
     Estimate,
@@ -23,6 +24,7 @@ def build_verdict(
     *,
     seeds: int,
     level: float = CONFIDENCE_LEVEL,
+    objective: Objective = VALIDATION_LOSS,
 ) -> tuple[str, ...]:
     """Return two sentences per depth, deepest first, and cautions.
 
@@ -33,18 +35,21 @@ def build_verdict(
         cells: the cells of the comparison
         seeds: number of seeds that every setting has
         level: confidence level of the intervals in `lines`
+        objective: what cells are judged by
     """
     sentences: list[str] = []
     for depth in sorted({line.depth for line in lines}, reverse=True):
         at_depth = [line for line in lines if line.depth == depth]
-        sentences.append(_describe_best(depth, at_depth, seeds))
+        sentences.append(_describe_best(depth, at_depth, seeds, objective))
         sentences.append(_describe_training(depth, at_depth, cells))
     sentences += _describe_open_ends(lines)
     sentences += _describe_power(lines, level)
     return (*sentences, *_list_cautions(cells, seeds))
 
 
-def _describe_best(depth: int, lines: Sequence[ArmSummary], seeds: int) -> str:
+def _describe_best(
+    depth: int, lines: Sequence[ArmSummary], seeds: int, objective: Objective
+) -> str:
     best = next((line for line in lines if line.leads), None)
     if best is None or best.best is None or best.loss is None:
         if any(line.states.get("waiting") for line in lines):
@@ -59,7 +64,8 @@ def _describe_best(depth: int, lines: Sequence[ArmSummary], seeds: int) -> str:
         return (
             f"At depth {depth} no cell trained: try more steps, lower learning rates, or warm-up."
         )
-    text = f"{best.arm.name} with {best.best.format()}: validation loss {best.loss.format()}"
+    value = objective.to_estimate(best.loss).format()
+    text = f"{best.arm.name} with {best.best.format()}: {objective.label} {value}"
     if not best.whole:
         text += " (not with every seed)"
     others = [line for line in lines if line.loss is not None and line is not best]
@@ -68,7 +74,11 @@ def _describe_best(depth: int, lines: Sequence[ArmSummary], seeds: int) -> str:
         return f"At depth {depth} the best is {text}; {only}."
     if seeds == 1:
         ranking = join_names(
-            [f"{line.arm.name} {line.loss.format()}" for line in _sort_by_loss(others) if line.loss]
+            [
+                f"{line.arm.name} {objective.to_estimate(line.loss).format()}"
+                for line in _sort_by_loss(others)
+                if line.loss
+            ]
         )
         return f"At depth {depth} the best is {text}; then {ranking} (one seed: noise is unknown)."
     groups: dict[str, list[str]] = {"noise": [], "worse": [], "lower": [], "unknown": []}
@@ -77,15 +87,16 @@ def _describe_best(depth: int, lines: Sequence[ArmSummary], seeds: int) -> str:
         amount = f" by {line.behind.format()}" if kind == "worse" and line.behind else ""
         groups[kind].append(line.arm.name + amount)
     parts = [f"At depth {depth} the best is {text}"]
+    better = "lower loss" if objective == VALIDATION_LOSS else f"better {objective.label}"
     for kind, template in (
         ("noise", "the difference to {} is within noise"),
         ("worse", "worse {verb} {}"),
-        ("lower", "{} had a lower loss, but not with every seed"),
+        ("lower", "{} had a {better}, but not with every seed"),
         ("unknown", "{} trained with too few common seeds for a comparison"),
     ):
         if names := groups[kind]:
             verb = "is" if len(names) == 1 else "are"
-            parts.append(template.format(join_names(names), verb=verb))
+            parts.append(template.format(join_names(names), verb=verb, better=better))
     return "; ".join(parts) + "."
 
 

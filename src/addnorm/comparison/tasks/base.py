@@ -9,6 +9,7 @@ from typing import Any, ClassVar, NamedTuple
 from addnorm.comparison.cell_job import CellRecipe, Heartbeat, Job
 from addnorm.comparison.cell_result import CellResult
 from addnorm.comparison.grid import Arm, Cell
+from addnorm.comparison.outcomes import VALIDATION_LOSS, Objective
 from addnorm.comparison.shared_data import SharedData
 from addnorm.comparison.spec import Comparison
 from addnorm.comparison.tasks.used_plugins import check_plugins, find_used_plugins
@@ -42,6 +43,14 @@ class Task(ABC):
     """Whether the model has an encoder and a decoder."""
     defaults: ClassVar[Mapping[str, Any]] = {}
     """Defaults of spec fields and axes, where they differ from those of `Comparison`."""
+    objective: ClassVar[Objective] = VALIDATION_LOSS
+    """What cells are judged by."""
+    shared_keys: ClassVar[tuple[str, ...]] = ()
+    """Recipe keys that cannot be an axis, because they determine what all cells share."""
+    has_free_names: ClassVar[bool] = False
+    """Whether keys, axes, wirings and norms may have any name; the task decides what they mean."""
+    is_drawn: ClassVar[bool] = True
+    """Whether arms are arrangements of ours, which the page draws."""
 
     @abstractmethod
     def list_recipe_keys(self) -> list[str]:

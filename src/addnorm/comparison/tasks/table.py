@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from addnorm.comparison import folder_layout as files
 from addnorm.comparison.cell_job import CellRecipe, Heartbeat, Job
 from addnorm.comparison.cell_result import CellResult
-from addnorm.comparison.grid import Cell
+from addnorm.comparison.grid import Cell, to_plain
 from addnorm.comparison.shared_data import SharedData
 from addnorm.comparison.spec import DEMO, Comparison
 from addnorm.comparison.tasks.base import DataSource, Task
@@ -47,6 +47,12 @@ class TableTask(Task):
     baseline_description = "a model that knows the distribution of the target and ignores its input"
     defaults: ClassVar[Mapping[str, Any]] = {"depth": 2, "steps": 400, "score": 5000}
 
+    # The target, the types of columns and the size of batches belong to the splits.
+    shared_keys = (
+        *TASK_KEYS,
+        *("data", "column_types", "target_scaling", "batch_size", "schedule", "seed", "steps"),
+    )
+
     def list_recipe_keys(self) -> list[str]:
         with explain_missing_package():
             from addnorm.comparison.tasks.table_training import PARAMETERS
@@ -68,7 +74,8 @@ class TableTask(Task):
         try:
             return TableRecipe(
                 data=str(data),
-                params={name: value for name, value in spec.keys.items() if name not in TASK_KEYS},
+                params={name: value for name, value in spec.keys.items() if name not in TASK_KEYS}
+                | {name: to_plain(value) for name, value in cell.arm.extras},
                 wiring=cell.arm.wiring,
                 norm=cell.arm.norm,
                 depth=cell.depth,

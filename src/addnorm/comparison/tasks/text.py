@@ -10,7 +10,7 @@ from typing import Any
 from addnorm.comparison import folder_layout
 from addnorm.comparison.cell_job import CellRecipe, Heartbeat, Job
 from addnorm.comparison.cell_result import RESULT_SUFFIX, CellResult, sidecar_path
-from addnorm.comparison.grid import Cell
+from addnorm.comparison.grid import Cell, to_plain
 from addnorm.comparison.outcomes import LossSummary
 from addnorm.comparison.shared_data import SharedData
 from addnorm.comparison.spec import DEMO, Comparison
@@ -43,6 +43,8 @@ DEMO_RECIPE: dict[str, Any] = {
 
 class TextComparison(Task):
     """A text task as a comparison uses it: cells are runs of the trainer."""
+
+    shared_keys = ("data", "tokenizer", "vocab", "max_length", "schedule", "seed", "steps")
 
     def __init__(self, task: TextTask) -> None:
         self.task = task
@@ -84,6 +86,7 @@ class TextComparison(Task):
             dict.fromkeys(("valid_every", "save_every", "monitor_every"), max(1, spec.steps // 4))
             | {"log_every": max(1, spec.steps // 200)}
             | _shared_keys(spec)
+            | {name: to_plain(value) for name, value in cell.arm.extras}
             | {
                 "task": self.name,
                 "data": str(data),
@@ -105,7 +108,8 @@ class TextComparison(Task):
 
     def check(self, spec: Comparison) -> None:
         super().check(spec)
-        every = _shared_keys(spec).get("log_every", 1)
+        values = [_shared_keys(spec), *(dict(arm.extras) for arm in spec.arms())]
+        every = max(each.get("log_every", 1) for each in values)
         if spec.mode == "halving" and every > max(1, spec.steps // 4):
             raise UserError(
                 f"log_every: expected at most {max(1, spec.steps // 4)}, a quarter of the steps, "

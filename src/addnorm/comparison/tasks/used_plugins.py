@@ -3,9 +3,14 @@
 import json
 
 from addnorm.comparison.spec import Comparison
+from addnorm.comparison.tasks.function_registry import (
+    FUNCTIONS,
+    find_function,
+    is_function_target,
+)
 from addnorm.core.errors import UserError
 from addnorm.norms.base import registry as norms
-from addnorm.plugins import Plugin, find_plugins
+from addnorm.plugins import Plugin, describe_plugin, find_plugins
 from addnorm.tasks import registry as tasks
 from addnorm.train.optimizers.base import registry as optimizers
 from addnorm.train.schedules.base import registry as schedules
@@ -16,7 +21,14 @@ REGISTRIES = (wirings, norms, tasks, optimizers, schedules)
 
 def find_used_plugins(spec: Comparison) -> tuple[Plugin, ...]:
     """Return the plugins that register a wiring, norm, task, optimizer or schedule of the spec."""
-    return find_plugins(json.dumps(spec.canonical_dict()), REGISTRIES)
+    plugins = {
+        each.name: each for each in find_plugins(json.dumps(spec.canonical_dict()), REGISTRIES)
+    }
+    if spec.task in FUNCTIONS or is_function_target(spec.task):
+        definition = find_function(spec.task)
+        plugin = describe_plugin(definition.function, definition=definition)
+        plugins[plugin.name] = plugin
+    return tuple(plugins[name] for name in sorted(plugins))
 
 
 def check_plugins(plugins: tuple[Plugin, ...], recorded: dict[str, str]) -> None:

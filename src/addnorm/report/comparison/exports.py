@@ -1,15 +1,19 @@
-"""Exports of a comparison: charts as PNG on a white background, and tables as CSV."""
+"""Exports of a comparison: charts as PNG, SVG or PDF on a white background, tables as CSV."""
 
 import json
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Literal
 
-from addnorm.comparison.analysis.study import CellOutcome, Study
-from addnorm.comparison.analysis.summary import ArmSummary
+from addnorm.comparison.analysis.frames import (
+    cell_records,
+    cell_settings,
+    row_records,
+    summary_records,
+)
+from addnorm.comparison.analysis.study import Study
 from addnorm.report.charts.base import CHART_CONFIG
 from addnorm.report.comparison.arm_cards import build_arm_diagram
 from addnorm.report.comparison.cell_selections import BEST_LABEL
@@ -21,7 +25,6 @@ from addnorm.report.comparison.page_charts import (
 from addnorm.report.comparison.stability import (
     build_stability_map,
     plot_stability_map,
-    warmup_label,
 )
 from addnorm.report.diagram.draw import render_png
 from addnorm.report.diagram.svg import render_svg
@@ -33,36 +36,36 @@ from addnorm.report.theme import get_page_colors
 
 PNG_SCALE = 2.0
 CHART_WIDTH_PIXELS = 460
-CELL_COLUMNS = (
-    *("cell", "arm", "wiring", "norm", "own_schedule", "depth", "warmup", "lr", "seed", "state"),
-)
-RESULT_COLUMNS = (
-    *("ending", "why", "step", "loss", "tokens", "seconds", "rate", "memory", "parameters"),
-)
-"""Columns of `cells.csv` that are fields of the cell's result."""
 
 
 def write_pngs(study: Study, folder: str | Path) -> list[Path]:
-    """Write every chart as PNG and return the paths.
+    """Write every chart as PNG and return the paths; see `write_figures`."""
+    return write_figures(study, folder, kind="png")
+
+
+def write_figures(
+    study: Study, folder: str | Path, *, kind: Literal["png", "svg", "pdf"]
+) -> list[Path]:
+    """Write every chart as PNG, SVG or PDF and return the paths.
 
     For each depth these are the losses at the setting that separates the arms best and of each arm
     at its best setting, and the site metrics at the first of these settings, at the first and the
     last measured step.
     """
     folder, data = _make_folder(folder), ComparisonCharts.from_study(study)
-    map_png = _chart_to_png(plot_stability_map(build_stability_map(study, data.arm_styles)))
-    paths = [write_bytes(folder / "stability-map.png", map_png)]
+    outcomes = plot_stability_map(build_stability_map(study, data.arm_styles))
+    paths = [write_bytes(folder / f"stability-map.{kind}", _render_chart(outcomes, kind))]
     loss_keys = _selection_keys(data)
     site_keys = [each.key for each in data.contrasting_selections if each.key in loss_keys]
     for group, keys in ((build_loss_charts(data), loss_keys), (build_site_charts(data), site_keys)):
         if isinstance(group, ChartGroup):
             for name, chart in _iter_views(group, keys):
-                paths.append(write_bytes(folder / f"{name}.png", _chart_to_png(chart)))
+                paths.append(write_bytes(folder / f"{name}.{kind}", _render_chart(chart, kind)))
     for arm in study.spec.arms():
         diagram = build_arm_diagram(study, arm)
         if diagram is not None and not arm.own:
-            path = folder / f"block-{_slugify(arm.name)}.png"
-            paths.append(write_bytes(path, render_png(render_svg([diagram]))))
+            path = folder / f"block-{_slugify(arm.name)}.{kind}"
+            paths.append(write_bytes(path, _convert_svg(render_svg([diagram]), kind)))
     return paths
 
 
@@ -79,27 +82,21 @@ def write_csvs(study: Study, folder: str | Path, *, escape_formulas: bool = Fals
     """
     folder = _make_folder(folder)
     write = partial(write_csv, escape_formulas=escape_formulas)
+    cells, summary = cell_records(study), summary_records(study)
+    settings = list(dict.fromkeys(name for each in study.cells for name in cell_settings(each)))
+    finals = dict.fromkeys(name for record in cells for name in record if name not in settings)
     scores = sorted({s for each in study.cells if each.end for s in each.end.scores})
-    cells = (
-        {
-            **_cell_values(each),
-            **({name: getattr(each.end, name) for name in RESULT_COLUMNS} if each.end else {}),
-            **(each.end.scores if each.end else {}),
-        }
-        for each in study.cells
-    )
-    summary = [_summary_values(study, line) for line in study.summary]
+    finals_first = [*(name for name in finals if name not in scores), *scores]
     extra = sorted({n for each in study.cells for row in study.rows(each.cell) for n in row})
     columns = [
-        *CELL_COLUMNS,
+        *settings,
         *LEADING_COLUMNS,
         *(name for name in extra if name not in LEADING_COLUMNS),
     ]
-    rows = ({**_cell_values(each), **row} for each in study.cells for row in study.rows(each.cell))
     return [
-        write(folder / "cells.csv", [*CELL_COLUMNS, *RESULT_COLUMNS, *scores], cells),
+        write(folder / "cells.csv", [*settings, *finals_first], cells),
         write(folder / "summary.csv", list(summary[0]), summary),
-        write(folder / "rows.csv", columns, rows),
+        write(folder / "rows.csv", columns, row_records(study)),
     ]
 
 
@@ -133,7 +130,15 @@ def _iter_views(group: ChartGroup, keys: Sequence[str]) -> Iterator[tuple[str, C
             yield name, Chart(chart.title, apply_scale(spec, log=group.log and chart.log))
 
 
-def _chart_to_png(chart: Chart) -> bytes:
+def _convert_svg(svg: str, kind: str) -> bytes:
+    import vl_convert  # large, and needed only here
+
+    if kind == "svg":
+        return svg.encode()
+    return render_png(svg) if kind == "png" else bytes(vl_convert.svg_to_pdf(svg))
+
+
+def _render_chart(chart: Chart, kind: str) -> bytes:
     """Render a chart with a legend in the colors of the light theme."""
     import vl_convert  # large, and needed only here
 
@@ -148,36 +153,12 @@ def _chart_to_png(chart: Chart) -> bytes:
     text = json.dumps(spec)
     for name, color in get_page_colors("light").items():
         text = text.replace(f"var(--{name})", color)
-    return bytes(vl_convert.vegalite_to_png(text, vl_version=vega_lite_version(), scale=PNG_SCALE))
-
-
-def _cell_values(outcome: CellOutcome) -> dict[str, Any]:
-    cell = outcome.cell
-    values = (
-        *(cell.name, cell.arm.name, cell.arm.wiring, cell.arm.norm, cell.arm.own, cell.depth),
-        *("own" if cell.warmup is None else cell.warmup, cell.lr, cell.seed, outcome.state),
-    )
-    return dict(zip(CELL_COLUMNS, values, strict=True))
-
-
-def _summary_values(study: Study, line: ArmSummary) -> dict[str, Any]:
-    values: dict[str, Any] = {"arm": line.arm.name, "depth": line.depth}
-    values |= {s: line.states.get(s, 0) for s in ("trained", "stuck", "diverged", "crashed")}
-    values["stable"] = "; ".join(f"{warmup_label(e.warmup)}: {e.format()}" for e in line.stable)
-    values["best"] = line.best.format() if line.best else ""
-    for name, estimate in (
-        ("loss", line.loss),
-        (study.score.name, line.score),
-        ("behind", line.behind),
-    ):
-        fields = asdict(estimate) if estimate is not None else {}
-        values |= {
-            f"{name}_mean": fields.get("mean"),
-            f"{name}_half": fields.get("half"),
-            f"{name}_count": fields.get("count"),
-        }
-    values["confidence_level"] = study.spec.confidence_level
-    return values | {"speed": line.speed, "reference": line.reference, "memory": line.memory}
+    version = vega_lite_version()
+    if kind == "svg":
+        return vl_convert.vegalite_to_svg(text, vl_version=version).encode()
+    if kind == "pdf":
+        return bytes(vl_convert.vegalite_to_pdf(text, vl_version=version))
+    return bytes(vl_convert.vegalite_to_png(text, vl_version=version, scale=PNG_SCALE))
 
 
 def _make_folder(folder: str | Path) -> Path:

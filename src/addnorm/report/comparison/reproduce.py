@@ -45,7 +45,8 @@ def list_reproduce_commands(study: Study) -> dict[str, str]:
 def build_cells_table(study: Study, styles: dict[str, ArmStyle]) -> Table:
     """Return the table of all cells, including those that failed."""
     head = (
-        *("arm", "depth", "setting", "seed", "outcome", "validation loss", study.score.label),
+        *("arm", "depth", "setting", "seed", "outcome", study.task.objective.label),
+        *([study.score.label] if study.score.name else []),
         *("steps", "seconds", "reason", "folder"),
     )
     rows = [_row(study, each, styles) for each in study.cells]
@@ -80,7 +81,8 @@ def _row(study: Study, outcome: CellOutcome, styles: dict[str, ArmStyle]) -> lis
     setting = Setting(cell.warmup, cell.lr).format()
     return [
         styles[cell.arm.name], str(cell.depth), setting, str(cell.seed), state,
-        format_number(outcome.loss), format_number(score),
+        format_number(study.task.objective.to_loss(outcome.loss)),
+        *([format_number(score)] if study.score.name else []),
         *((f"{end.step:,}", f"{end.seconds:,.0f}", end.why) if end is not None else ("", "", "")),
         f"{files.CELLS}/{cell.name}",
     ]  # fmt: skip
@@ -132,7 +134,7 @@ def _data(study: Study) -> dict[str, str]:
         "prepared data": shared_data.data,
         **shared_data.about,
         **counts,
-        "data digest": shared_data.corpus,
+        **({"data digest": shared_data.corpus} if shared_data.corpus else {}),
         **(tokenizer if shared_data.tokenizer else {}),
         "baseline": f"{format_baseline(study, 4)}, the loss of {study.task.baseline_description}",
     }
@@ -141,4 +143,7 @@ def _data(study: Study) -> dict[str, str]:
 def format_baseline(study: Study, digits: int) -> str:
     """Return the baseline with `digits` decimals and its unit."""
     baseline = study.shared_data.baseline if study.shared_data is not None else math.nan
+    if math.isnan(baseline):
+        return "unknown"
+    baseline = study.task.objective.to_loss(baseline)
     return f"{baseline:.{digits}f} {study.task.loss_unit}".strip()

@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from addnorm.comparison.analysis.study import CellOutcome, Study
-from addnorm.comparison.outcomes import STATES
+from addnorm.comparison.analysis.summary import OWN_SCHEDULE, warmup_label
+from addnorm.comparison.outcomes import STATES, VALIDATION_LOSS, Objective
 from addnorm.report.charts.base import CHART_CONFIG
 from addnorm.report.html.page import Chart
 from addnorm.report.theme import OUTCOME_MEANINGS, OUTCOME_SYMBOLS, ArmStyle
 
-OWN_SCHEDULE = "own schedule"
 CELL_WIDTH_PIXELS = 54
 """Width of a cell of the exported map."""
 MAX_PANEL_COLUMNS = 5
@@ -30,17 +30,21 @@ class StabilityCell:
     states: tuple[tuple[str, int], ...]
     """Number of seeds by state, in the order of `STATES`."""
     loss: float
-    """Mean of the finite final validation losses; NaN if there is none."""
+    """Mean of the finite final values, by default validation losses; NaN if there is none."""
     seeds_text: str
     """Outcome, loss and reason of each seed, for the tooltip."""
 
     @classmethod
-    def from_cells(cls, cells: Sequence[CellOutcome]) -> "StabilityCell":
+    def from_cells(
+        cls, cells: Sequence[CellOutcome], objective: Objective = VALIDATION_LOSS
+    ) -> "StabilityCell":
         """Summarize the cells of all seeds."""
         counts = Counter(each.state for each in cells)
         states = tuple((state, counts[state]) for state in STATES if counts[state])
-        losses = [each.loss for each in cells if math.isfinite(each.loss)]
-        seeds = "; ".join(f"seed {each.cell.seed} {_describe_outcome(each)}" for each in cells)
+        losses = [objective.to_loss(each.loss) for each in cells if math.isfinite(each.loss)]
+        seeds = "; ".join(
+            f"seed {each.cell.seed} {_describe_outcome(each, objective)}" for each in cells
+        )
         return cls(states, math.fsum(losses) / len(losses) if losses else math.nan, seeds)
 
     @property
@@ -102,6 +106,7 @@ class OutcomeCounts:
 def build_stability_map(study: Study, styles: dict[str, ArmStyle]) -> StabilityMap:
     """Return the map of a comparison, with a panel for each style."""
     groups: dict[tuple[str, int | None, int, float], list[CellOutcome]] = {}
+    objective = study.task.objective
     for each in study.cells:
         cell = each.cell
         groups.setdefault((cell.arm.name, cell.warmup, cell.depth, cell.lr), []).append(each)
@@ -112,7 +117,10 @@ def build_stability_map(study: Study, styles: dict[str, ArmStyle]) -> StabilityM
         for warmup in dict.fromkeys(key[1] for key in groups if key[0] == name):
             depths = sorted({key[2] for key in groups if key[:2] == (name, warmup)})
             cells = [
-                (depth, [_make_cell(groups.get((name, warmup, depth, lr))) for lr in lrs])
+                (
+                    depth,
+                    [_make_cell(groups.get((name, warmup, depth, lr)), objective) for lr in lrs],
+                )
                 for depth in depths
             ]
             rows.append((warmup_label(warmup), cells))
@@ -121,13 +129,6 @@ def build_stability_map(study: Study, styles: dict[str, ArmStyle]) -> StabilityM
     legend = [(s, OUTCOME_SYMBOLS[s], OUTCOME_MEANINGS[s]) for s in STATES if s in present]
     is_mixed = any(len({each.state for each in cells}) > 1 for cells in groups.values())
     return StabilityMap(panels, legend, is_mixed)
-
-
-def warmup_label(warmup: int | None) -> str:
-    """Return a warm-up as text; None stands for the arm's own schedule."""
-    if warmup is None:
-        return OWN_SCHEDULE
-    return f"warm-up {warmup}" if warmup else "no warm-up"
 
 
 def plot_stability_map(outcome_map: StabilityMap) -> Chart:
@@ -210,11 +211,12 @@ def _segment_rows(panel: str, depth: int, column: int, cell: StabilityCell) -> l
     return rows
 
 
-def _make_cell(cells: Sequence[CellOutcome] | None) -> StabilityCell | None:
-    return StabilityCell.from_cells(cells) if cells else None
+def _make_cell(cells: Sequence[CellOutcome] | None, objective: Objective) -> StabilityCell | None:
+    return StabilityCell.from_cells(cells, objective) if cells else None
 
 
-def _describe_outcome(outcome: CellOutcome) -> str:
-    loss = f", validation loss {outcome.loss:.3f}" if math.isfinite(outcome.loss) else ""
+def _describe_outcome(outcome: CellOutcome, objective: Objective) -> str:
+    value = objective.to_loss(outcome.loss)
+    loss = f", {objective.label} {value:.3f}" if math.isfinite(value) else ""
     why = f" ({outcome.end.why})" if outcome.end is not None and outcome.end.why else ""
     return f"{outcome.state}{loss}{why}"

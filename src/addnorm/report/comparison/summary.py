@@ -5,9 +5,9 @@ import math
 from markupsafe import Markup
 
 from addnorm.comparison.analysis.study import Study
-from addnorm.comparison.analysis.summary import ArmSummary, StableRange
+from addnorm.comparison.analysis.summary import ArmSummary, StableRange, warmup_label
 from addnorm.comparison.statistics import Estimate
-from addnorm.report.comparison.stability import OutcomeCounts, warmup_label
+from addnorm.report.comparison.stability import OutcomeCounts
 from addnorm.report.format import MISSING
 from addnorm.report.html.page import Headline, Note, Part, Table
 from addnorm.report.theme import ArmStyle
@@ -18,23 +18,27 @@ def build_summary_section(study: Study, styles: dict[str, ArmStyle]) -> list[Par
     large, small = study.verdict[:2], study.verdict[2:]
     reference = study.summary[0].reference
     head = (
-        *("arm", "depth", "cells", "stable learning rates", "best setting", "validation loss"),
-        *(study.score.label, "gap to best", f"speed, {reference} = 1", "peak memory"),
+        *("arm", "depth", "cells", "stable learning rates", "best setting"),
+        study.task.objective.label,
+        *([study.score.label] if study.score.name else []),
+        *("gap to best", f"speed, {reference} = 1", "peak memory"),
     )
-    rows = [_row(line, styles, study.score.digits) for line in study.summary]
+    rows = [_row(line, styles, study) for line in study.summary]
     table = Table("Arms by depth", head, rows, wide=True, stacked=True)
     return [Headline(large, small), table, Note(_explain_columns(study))]
 
 
-def _row(line: ArmSummary, styles: dict[str, ArmStyle], score_digits: int) -> list[object]:
+def _row(line: ArmSummary, styles: dict[str, ArmStyle], study: Study) -> list[object]:
+    value = study.task.objective.to_estimate(line.loss) if line.loss else None
+    score = [_format_estimate(line.score, digits=study.score.digits)] if study.score.name else []
     return [
         styles[line.arm.name],
         str(line.depth),
         OutcomeCounts(line.states),
         _format_ranges(line.stable),
         Markup(", ").join(map(_no_wrap, line.format_best().split(", "))),
-        _format_estimate(line.loss),
-        _format_estimate(line.score, digits=score_digits),
+        _format_estimate(value),
+        *score,
         "best" if line.leads else _format_gap(line),
         f"{line.speed:.2f}" if math.isfinite(line.speed) else MISSING,
         f"{line.memory / 2**20:,.0f} MB" if math.isfinite(line.memory) else MISSING,
@@ -78,7 +82,10 @@ def _use_nonbreaking_spaces(text: str) -> str:
 def _explain_columns(study: Study) -> str:
     """Explain the columns; sentences that do not apply to this comparison are left out."""
     seeds = max((line.loss.count for line in study.summary if line.loss), default=1)
+    objective = study.task.objective
+    best = "highest" if objective.maximize else "lowest"
     level = f"{100 * study.spec.confidence_level:.4g} %"
+    is_loss = objective.column == "loss"
     looks = []
     if study.spec.num_looks:
         looks.append(
@@ -88,21 +95,22 @@ def _explain_columns(study: Study) -> str:
     sentences = [
         "Cells: number of training runs by outcome; the stability map explains the symbols.",
         "Stable learning rates: those at which every seed trained.",
-        "Best setting: of the settings at which the most seeds trained, the one with the lowest "
-        "mean validation loss. Highest or lowest lr tried: a better one may lie outside.",
+        f"Best setting: of the settings at which the most seeds trained, the one with the {best} "
+        f"mean {objective.label}. Highest or lowest lr tried: a better one may lie outside.",
     ]
     if seeds > 1:
         sentences += [
             f"± is the half-width of the {level} interval (Student's t) over the seeds that "
             f"trained, at most {seeds}.",
-            "Gap to best: difference in loss from the best arm at this depth, paired by seed; "
+            f"Gap to best: difference in {'loss' if is_loss else objective.label} from the best "
+            "arm at this depth, paired by seed; "
             f"within noise means that its {level} interval contains zero.",
             *looks,
         ]
     else:
         sentences.append("With one seed, the noise between seeds is unknown and no ± is given.")
     sentences += [
-        study.score.note,
+        *filter(None, [study.score.note]),
         f"Speed: {study.task.unit} per second of CPU time (wall time on a GPU), relative to the "
         "reference arm. Peak memory: maximum of a cell beyond that of an idle process.",
     ]

@@ -14,13 +14,13 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from addnorm.cli.progress.base import LOG_INTERVAL_SECONDS, ProgressReporter, format_time_left
 from addnorm.comparison.analysis.study import Study
 from addnorm.comparison.callbacks import ComparisonCallback
 from addnorm.comparison.cell_result import CellResult
 from addnorm.comparison.engines.base import Event
 from addnorm.comparison.grid import Cell
-from addnorm.comparison.outcomes import TRAINED_PROGRESS, progress
+from addnorm.comparison.outcomes import TRAINED_PROGRESS, VALIDATION_LOSS, progress
+from addnorm.report.progress.base import LOG_INTERVAL_SECONDS, ProgressReporter, format_time_left
 
 NUMERIC_COLUMNS_WIDTH = 32
 """Terminal columns taken by all columns of the table except the arm's name."""
@@ -48,12 +48,13 @@ class ComparisonReporter(ProgressReporter, ComparisonCallback):
         """Step and training loss of each running cell."""
         self.results: dict[str, CellResult] = {}
         self.started_at, self.work_done, self.steps = time.monotonic(), 0.0, 1
-        self.baseline = math.nan
+        self.baseline, self.objective = math.nan, VALIDATION_LOSS
 
     def on_comparison_start(self, study: Study, workers: int) -> None:
         spec = study.spec
         self.steps, self.started_at = spec.steps, time.monotonic()
         self.baseline = study.shared_data.baseline if study.shared_data else math.nan
+        self.objective = study.task.objective
         for each in study.cells:
             self._add_cell(each.cell)
             if each.end is not None and each.state != "crashed":
@@ -105,6 +106,8 @@ class ComparisonReporter(ProgressReporter, ComparisonCallback):
         """Return whether a cell has not trained, judged by the best loss known so far."""
         if result.ending != "done":
             return result.ending != "cut"
+        if math.isnan(self.baseline):  # estimated when the cells have ended
+            return False
         losses = (each.loss for each in self.results.values() if math.isfinite(each.loss))
         best = min(losses, default=math.inf)
         return not progress(result.loss, baseline=self.baseline, best=best) >= TRAINED_PROGRESS
@@ -165,7 +168,7 @@ class LiveTable(ComparisonReporter):
         else:
             visible = rows
         for (arm, depth), tally in visible:
-            best = f"{min(tally.losses):.3f}" if tally.losses else ""
+            best = f"{self.objective.to_loss(min(tally.losses)):.3f}" if tally.losses else ""
             failed = Text(str(tally.failed or ""), style="red")
             table.add_row(arm, str(depth), f"{tally.done}/{tally.total}", failed, best)
         num_hidden = len(rows) - len(visible)
@@ -188,13 +191,16 @@ class LogLines(ComparisonReporter):
         super().on_cell_event(event)
         result = event.end
         if event.kind == "ended" and result is not None:
-            outcome = f"loss {result.loss:.4f}" if result.ending == "done" else result.ending
+            outcome = self._describe_loss(result) if result.ending == "done" else result.ending
             reason = f" ({result.why})" if result.why else ""
             self._print_line(f"{event.job.name}: {outcome}{reason}")
         elif time.monotonic() - self.last_printed_at > LOG_INTERVAL_SECONDS and self.running:
             self._print_line(
                 ", ".join(f"{name} at {step}" for name, (step, _) in self.running.items())
             )
+
+    def _describe_loss(self, result: CellResult) -> str:
+        return f"{self.objective.column} {self.objective.to_loss(result.loss):.4f}"
 
     def _print_line(self, text: str) -> None:
         self.last_printed_at = time.monotonic()

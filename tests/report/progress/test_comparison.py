@@ -7,12 +7,12 @@ from types import SimpleNamespace
 import pytest
 from rich.console import Console
 
-from addnorm.cli.progress import comparison
-from addnorm.cli.progress.base import format_time_left
 from addnorm.comparison.analysis.study import Study
 from addnorm.comparison.cell_result import CellResult
 from addnorm.comparison.engines.base import Event
 from addnorm.comparison.parse import parse_comparison
+from addnorm.report.progress import comparison
+from addnorm.report.progress.base import format_time_left
 from tests.comparison.synthetic_study import BASELINE, write_synthetic_study
 
 SPEC = parse_comparison({"wiring": "post_ln,pre_ln", "depth": "2,4", "lr": 1e-3, "seeds": 2})
