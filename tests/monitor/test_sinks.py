@@ -106,8 +106,9 @@ def test_wandb_offline(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_mlflow_in_a_local_store(tmp_path):
+def test_mlflow_in_a_local_store(tmp_path, monkeypatch):
     mlflow = pytest.importorskip("mlflow")
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
     mlflow.set_tracking_uri(tmp_path.as_uri())  # mlflow-skinny has no database
     mlflow.set_experiment("test")
     with mlflow.start_run() as active:

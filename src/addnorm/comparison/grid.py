@@ -4,14 +4,16 @@ import hashlib
 import math
 import re
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cache
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import Field, field_validator
 
 from addnorm.core.errors import UserError
-from addnorm.core.validation import Depth, NonNegativeInt
+from addnorm.core.validation import Depth, FrozenConfig, NonNegativeInt
 from addnorm.models import Config, build
 from addnorm.norms.base import make_norm
 from addnorm.norms.base import registry as norms
@@ -99,7 +101,20 @@ class Cell:
         return str(schedules.resolve(type(call)(call.name, call.options | {"warmup": self.warmup})))
 
 
-class Grid(BaseModel):
+_KEEPS_UNKNOWN_NAMES: ContextVar[bool] = ContextVar("keeps_unknown_names", default=False)
+
+
+@contextmanager
+def allow_unknown_names(allowed: bool) -> Iterator[None]:
+    """Let grids name wirings and norms that are not registered, inside the block."""
+    token = _KEEPS_UNKNOWN_NAMES.set(allowed)
+    try:
+        yield
+    finally:
+        _KEEPS_UNKNOWN_NAMES.reset(token)
+
+
+class Grid(FrozenConfig):
     """Axes whose values are combined with each other; a comparison has one grid or several.
 
     >>> grid = Grid(wiring="post_ln, drop_path(b2t, rate=0.2)", depth=[6, 12], lr="sweep")
@@ -107,7 +122,7 @@ class Grid(BaseModel):
     (('post_ln', 'drop_path(inner=b2t, rate=0.2)'), 16)
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    owner: ClassVar[str] = "comparison"
 
     wiring: tuple[str, ...] = ("post_ln", "pre_ln")
     """Wirings, as call strings."""
@@ -136,7 +151,7 @@ class Grid(BaseModel):
     @classmethod
     def _resolve_names(cls, value: tuple[str, ...], info: Any) -> tuple[str, ...]:
         registry = wirings if info.field_name == "wiring" else norms
-        keep = (info.context or {}).get("allow_unknown", False)
+        keep = _KEEPS_UNKNOWN_NAMES.get()
         return tuple(
             each if keep and not registry.can_resolve(each) else str(registry.resolve(each))
             for each in value
@@ -208,7 +223,7 @@ def has_norms(wiring: str) -> bool:
 def _has_norms(wiring: str, member: type) -> bool:
     # `member` is part of the key: a notebook may register another class under the same name.
     sizes: dict[str, Any] = {"kind": "lm", "vocab": 8, "dim": 8, "depth": 2, "heads": 2}
-    model = build(Config.from_kwargs(**sizes, wiring=wiring), device="meta")
+    model = build(Config(**sizes, wiring=wiring), device="meta")
     norm_type = type(make_norm(DEFAULT_NORM, 8))
     return any(isinstance(module, norm_type) for module in model.modules())
 

@@ -7,14 +7,14 @@ task; `tasks/` turns a spec and a cell into a recipe.
 import hashlib
 import json
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from addnorm.comparison.grid import Arm, Cell, Grid
 from addnorm.comparison.statistics import CONFIDENCE_LEVEL, sequential_level
-from addnorm.core.validation import NonNegativeInt, PositiveInt
+from addnorm.core.validation import FrozenConfig, NonNegativeInt, PositiveInt
 
 DEMO = "demo"
 """Value of `data` that selects the demo corpus of the task."""
@@ -23,10 +23,8 @@ AXES = tuple(Grid.model_fields)
 MAX_CELLS = 5000
 
 
-class Extension(BaseModel):
+class Extension(FrozenConfig):
     """Cells that `extend.py` added to a comparison after looking at its results."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     reason: Literal["lr", "seeds"]
     """`lr`: the best learning rate was at the end of a sweep. `seeds`: arms were too close."""
@@ -40,7 +38,7 @@ class Extension(BaseModel):
         return [cell for grid in self.grids for cell in grid.cells(self.seeds)]
 
 
-class Comparison(BaseModel):
+class Comparison(FrozenConfig):
     """Arms x depths x warm-ups x learning rates x seeds, on one task with one budget.
 
     >>> grid = Grid(wiring=["rezero", "pre_ln"], lr=1e-3)
@@ -49,7 +47,7 @@ class Comparison(BaseModel):
     ['rezero-d6-w0-lr0.001-s0', 'pre_ln-d6-w0-lr0.001-s0']
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    owner: ClassVar[str] = "comparison"
 
     task: str = "translate"
     """Name of the task: a text task (`addnorm list tasks`), or table."""

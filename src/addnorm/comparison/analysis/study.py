@@ -21,6 +21,7 @@ from addnorm.comparison.spec import Comparison
 from addnorm.comparison.tasks import Task, get_task
 from addnorm.core.errors import UserError
 from addnorm.core.rows import Row
+from addnorm.core.validation import check_path
 from addnorm.tasks import Score
 from addnorm.train.run_folder import ROWS, read_run_rows
 
@@ -57,6 +58,7 @@ class Study:
     @classmethod
     def open(cls, folder: str | Path) -> "Study":
         """Read the output folder of `addnorm compare`."""
+        check_path("folder", folder)
         folder = Path(folder)
         spec = read_comparison(folder)
         shared_data = SharedData.read(folder)
