@@ -80,7 +80,7 @@ def test_tensorboard(tmp_path):
     assert {s.step: s.value for s in scalars} == pytest.approx(expected)
     events = EventAccumulator(str(tmp_path / "all"))
     events.Reload()
-    assert "addnorm/dependency/stream 0/3" in events.Tags()["scalars"]
+    assert "addnorm/sites/dependency/stream 0/3" in events.Tags()["scalars"]
 
 
 @pytest.mark.slow
