@@ -209,8 +209,9 @@ def group_metrics(rows: Sequence[Row], *, sites: bool = False) -> dict[int, dict
 
 
 def _site_values(rows: Sequence[Row]) -> dict[str, float]:
+    """Return the values of all sites, in a folder of their own: a metric cannot be one as well."""
     return {
-        f"{PREFIX}/{row['name']}/{row.get('stack', '')}/{row['site']}"
+        f"{PREFIX}/sites/{row['name']}/{row.get('stack', '')}/{row['site']}"
         + (f"/{row['norm']}" if "norm" in row else ""): float(row["value"])
         for row in rows
         if row.get("site") is not None
