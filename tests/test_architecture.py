@@ -60,6 +60,8 @@ DYNAMIC_IMPORTERS = {
 }
 """Files that may import a module by name, and why."""
 MODULE_STRINGS = {
+    "monitor/site_meter.py": {"addnorm.monitor"},  # a logger
+    "sublayers/cache.py": {"addnorm.KVCache"},  # the name of the type in exported programs
     "core/registry.py": {"addnorm.plugins"},  # a group of entry points
     "plugins/plugin.py": {"addnorm."},  # prefix of the members of the package
     "comparison/engines/local.py": {"addnorm.comparison.tasks.table_training"},  # fork server

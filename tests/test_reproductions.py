@@ -56,6 +56,6 @@ def test_table_model_has_the_published_size():
     """The released results of California housing name 893,179 parameters."""
     settings = yaml.safe_load((FOLDER / "tabular.yaml").read_text())["ft_published"]
     fields = {name: value for name, value in settings.items() if name in TableConfig.model_fields}
-    model = build_table_model(TableConfig.from_kwargs(numbers=8, outputs=1, **fields))
+    model = build_table_model(TableConfig(numbers=8, outputs=1, **fields))
     missing = 8 * 192  # our tokens of missing numbers
     assert sum(weight.numel() for weight in model.parameters()) == 893_179 + missing

@@ -89,7 +89,7 @@ def test_cell_names_are_unique():
         ({"grids": [], "task": "lm"}, "expected at least one grid"),
         ({"grids": 3}, "grids: expected a list"),
         ({"grids": [{"wiring": "pre_ln"}], "lr": 1e-3}, "axes inside the grids"),
-        ({"grids": [{"wirings": "pre_ln"}]}, "has no 'wirings'"),
+        ({"grids": [{"wirings": "pre_ln"}]}, "unknown comparison field 'wirings'"),
         ({"lr": [i / 1e5 for i in range(1, 3000)], "seeds": 9}, "expected at most 5,000 cells"),
     ],
 )

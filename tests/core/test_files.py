@@ -1,6 +1,7 @@
 """Files: checksums, damaged documents, atomic writes, leftovers of killed processes."""
 
 import errno
+import fcntl
 import json
 import os
 import subprocess
@@ -10,11 +11,10 @@ import pytest
 
 from addnorm.core.errors import UserError
 from addnorm.core.files import (
-    LOCK_FILE,
+    HOST,
     atomic_write,
     check_file,
     file_checksum,
-    folder_lock,
     read_json,
     read_json_and_files,
     read_yaml,
@@ -22,6 +22,7 @@ from addnorm.core.files import (
     write_yaml,
 )
 from addnorm.core.key_values import load_yaml, parse_key_values
+from addnorm.core.locks import LOCK_FILE, folder_lock, try_lock
 from addnorm.core.rows import RowLog, RowsMark, read_rows
 
 BOMB = "a: &a [x, x]\n" + "".join(
@@ -171,9 +172,11 @@ def dead_pid():
 
 
 def test_leftovers_of_killed_processes_are_removed(tmp_path):
-    dead, alive = dead_pid(), os.getppid()
+    dead, alive = f"{HOST}-{dead_pid()}", f"{HOST}-{os.getppid()}"
+    far = f"0000aaaa-{dead_pid()}"  # maybe alive on another machine
     stale = [tmp_path / f".{name}.{dead}" for name in ("a.json", "rows.jsonl", "b.yaml")]
-    kept = [tmp_path / name for name in (f".a.json.{alive}", ".a.json.x", f".notes.{dead}", "x.1")]
+    names = (f".a.json.{alive}", f".a.json.{far}", ".a.json.x", f".notes.{dead}", "x.1")
+    kept = [tmp_path / name for name in names]
     for path in (*stale, *kept):
         path.write_text("")
     write_json(tmp_path / "a.json", {})
@@ -227,6 +230,33 @@ def test_failed_write_keeps_the_old_file(tmp_path):
 def test_locked_folder_holds_no_other_file(tmp_path):
     with folder_lock(tmp_path / "new"):
         assert [path.name for path in (tmp_path / "new").iterdir()] == [LOCK_FILE]
+
+
+def test_lock_file_is_deleted_with_the_lock(tmp_path):
+    path = tmp_path / "lock"
+    with try_lock(path) as first, try_lock(path) as second:
+        assert (first, second) == (True, False)
+        assert path.exists()
+    assert not path.exists()
+    with pytest.raises(OSError, match="full"), folder_lock(tmp_path / "new"):
+        raise OSError("full")
+    assert not list((tmp_path / "new").iterdir())
+
+
+def test_lock_of_a_file_that_its_holder_deletes_in_between(tmp_path, monkeypatch):
+    """A lock of a deleted file protects nothing: other processes create a new one."""
+    path, lock = tmp_path / "lock", fcntl.flock
+    calls = []
+
+    def delete_before_first_lock(file, flags):
+        if not calls:
+            path.unlink()
+        calls.append(flags)
+        lock(file, flags)
+
+    monkeypatch.setattr(fcntl, "flock", delete_before_first_lock)
+    with try_lock(path) as first, try_lock(path) as second:
+        assert (first, second) == (True, False)
 
 
 def test_marks_notice_lost_and_changed_rows(tmp_path):

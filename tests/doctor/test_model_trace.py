@@ -8,6 +8,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import addnorm
+from addnorm.core.errors import UserError
 from addnorm.doctor.model_trace import trace_model
 from tests.doctor.models.tiny import (
     DEPTH,
@@ -291,3 +292,39 @@ def test_attention_that_returns_weights_belongs_to_its_block(cross, weights):
     report = addnorm.doctor(Attention(), (vectors(), vectors()[:, :5] * 2))
     assert [b.kind for b in report.blocks] == ["cross-attention" if cross else "self-attention"]
     assert report.notes == ()
+
+
+class OtherOutput(nn.Module):
+    """A Pre-LN block whose output is not of an ordinary type."""
+
+    def __init__(self, convert):
+        super().__init__()
+        self.linear, self.norm, self.convert = nn.Linear(8, 8), nn.LayerNorm(8), convert
+
+    def forward(self, x):
+        return self.convert(x + self.linear(self.norm(x)))
+
+
+@pytest.mark.parametrize(
+    ("convert", "note"),
+    [
+        (lambda y: None, "gradients: the model returned no tensor"),
+        (lambda y: y.argmax(-1), "gradients: outputs of type torch.int64 have none"),
+        (lambda y: y.detach(), "gradients: no output depends on a weight"),
+    ],
+    ids=["None", "integers", "detached"],
+)
+def test_note_says_why_there_is_no_gradient(convert, note):
+    assert note in addnorm.doctor(OtherOutput(convert), torch.randn(2, 3, 8)).notes
+
+
+def test_complex_output_has_gradients():
+    model = OtherOutput(lambda y: torch.view_as_complex(y.unflatten(-1, (4, 2))))
+    report = addnorm.doctor(model, torch.randn(2, 3, 8))
+    assert not [note for note in report.notes if note.startswith("gradients")]
+
+
+@pytest.mark.parametrize("convert", [lambda y: y.to("meta"), lambda y: (y, y.to("meta"))])
+def test_output_on_the_meta_device_is_one_line(convert):
+    with pytest.raises(UserError, match="expected outputs with values, got one on the meta device"):
+        addnorm.doctor(OtherOutput(convert), torch.randn(2, 3, 8))

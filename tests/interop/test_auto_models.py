@@ -350,6 +350,10 @@ def test_new_model_from_config():
             "expected one of the kinds lm, seq2seq, masked_lm, classifier",
         ),
         (lambda: build("classifier", classes=None), "got classifier without classes"),
+        (
+            lambda: build("classifier", pooling="none"),
+            "expected pooling cls or mean for AddnormForSeq",
+        ),
         (lambda: torch.nn.Linear(2, 2), "model: expected an addnorm model, got Linear"),
     ],
 )

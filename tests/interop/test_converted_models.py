@@ -4,6 +4,7 @@ import pytest
 import torch
 import transformers
 from torch.nn import functional as F
+from torch.nn.utils.prune import l1_unstructured
 
 import addnorm.models
 from addnorm.core.errors import UserError
@@ -217,3 +218,61 @@ def test_changed_activation_is_noticed_in_every_precision(dtype):
             block.mlp.c_fc.weight.mul_(3)
     with pytest.raises(UserError, match="logits that differ"):
         from_hf(theirs)
+
+
+def replace_linear(ours):
+    ours.model.decoder.sublayers[1].up_proj = torch.nn.Sequential(
+        ours.model.decoder.sublayers[1].up_proj, torch.nn.Tanh()
+    )
+
+
+def prune_linear(ours):
+    linear = ours.model.decoder.sublayers[1].up_proj
+    l1_unstructured(linear, "weight", 0.5)
+
+
+def remove_bias(ours):
+    ours.model.decoder.sublayers[1].up_proj.bias = None
+
+
+@pytest.mark.parametrize("change", [replace_linear, prune_linear, remove_bias])
+def test_to_hf_names_changed_weights(change):
+    ours = from_hf(tiny_gpt2())
+    change(ours)
+    with pytest.raises(UserError, match=r"up_proj") as caught:
+        ours.to_hf()
+    assert "\n" not in str(caught.value)
+
+
+def test_to_hf_accepts_fields_that_are_left_out():
+    """None stands for a value that depends on other fields."""
+    theirs = tiny_gpt2()
+    ours = from_hf(theirs)
+    replace_model(ours, ffn_dim=None, kv_heads=None, head_dim=None, scale=None)
+    ids = torch.arange(5)[None]
+    torch.testing.assert_close(ours.to_hf()(ids).logits, theirs(ids).logits, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32], ids=str)
+def test_other_gelu_in_one_layer_is_noticed(dtype):
+    """The two differ by 5e-4 at most, and by nothing where weights are small."""
+    theirs = tiny_gpt2().to(dtype)
+    before = {name: value.clone() for name, value in theirs.state_dict().items()}
+    from_hf(theirs)
+    assert all(torch.equal(value, before[name]) for name, value in theirs.state_dict().items())
+    theirs.transformer.h[1].mlp.act = torch.nn.GELU()
+    with pytest.raises(UserError, match="logits that differ"):
+        from_hf(theirs)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_small_factor_in_a_hook_is_noticed_in_half_precision(dtype):
+    theirs = tiny_gpt2().to(dtype)
+    theirs.transformer.h[0].mlp.register_forward_hook(lambda module, args, y: y * 1.01)
+    with pytest.raises(UserError, match="logits that differ"):
+        from_hf(theirs)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_constants_rounded_by_half_are_not_a_difference(dtype):
+    from_hf(LLAMAS[0].build().to(dtype))

@@ -3,7 +3,8 @@
 import pytest
 from torch import nn
 
-from addnorm.measure.evaluation_context import eval_mode, evaluation_mode
+from addnorm.measure.evaluation_context import evaluation_mode
+from addnorm.stacks.eval_mode import eval_mode
 
 
 @pytest.mark.parametrize("context", [eval_mode, evaluation_mode])

@@ -13,7 +13,7 @@ IDS = torch.tensor([[1, 2, 3, 4], [5, 6, 7, 0]])
 
 
 def fixnorm_model(**changes):
-    return build(Config.from_kwargs(**FIXED | {"kind": "lm"} | changes), seed=0)
+    return build(Config(**FIXED | {"kind": "lm"} | changes), seed=0)
 
 
 def reference_logits(model, ids):
@@ -62,6 +62,4 @@ def test_fixnorm_of_source_vocabulary():
 
 def test_images_reject_table_norm():
     with pytest.raises(UserError, match=r"table_norm: .* because an image has no token embedding"):
-        Config.from_kwargs(
-            kind="classifier", dim=8, depth=1, heads=2, image=8, patch=4, table_norm="fixnorm"
-        )
+        Config(kind="classifier", dim=8, depth=1, heads=2, image=8, patch=4, table_norm="fixnorm")

@@ -129,7 +129,7 @@ def test_absurd_factor_is_rejected_in_one_line(field, value):
     if value in ("1", True):
         return  # a config file may write numbers as text
     with pytest.raises(UserError, match=field):
-        Config.from_kwargs(kind="lm", vocab=9, dim=8, depth=1, heads=2, **{field: value})
+        Config(kind="lm", vocab=9, dim=8, depth=1, heads=2, **{field: value})
 
 
 def test_model_larger_than_the_memory_is_rejected_before_it_is_allocated():

@@ -365,7 +365,7 @@ def test_presets_take_overrides():
 
 
 def test_configs_are_frozen():
-    config = Config.from_kwargs(kind="lm", **SMALL)
+    config = Config(kind="lm", **SMALL)
     with pytest.raises(ValueError, match="frozen"):
         config.dim = 3
     assert config.replace(dim=32).dim == 32 and config.dim == 16
@@ -491,3 +491,16 @@ def test_leftovers_of_a_killed_save_are_removed_by_the_next(tmp_path):
     assert [path.name for path in tmp_path.rglob(".tmp*")] == [".tmpAbC123"]
     build(kind="lm", dim=16, depth=1, heads=2, vocab=20).save(tmp_path)
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["config.json", "model.safetensors"]
+
+
+def test_advice_about_a_damaged_config_can_help(tmp_path):
+    """A file that is not JSON has no checksum that could be deleted."""
+    build(kind="lm", vocab=9, dim=8, depth=1, heads=2).save(tmp_path)
+    path = tmp_path / "config.json"
+    text = path.read_text()
+    path.write_text(text.replace('"dim": 8', '"dim": 4'))
+    with pytest.raises(UserError, match='restore it, or delete its "checksum" to accept'):
+        load(tmp_path)
+    path.write_text(text[:-5])
+    with pytest.raises(UserError, match=r"is not JSON \(.*\); restore it$"):
+        load(tmp_path)

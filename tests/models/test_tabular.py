@@ -35,9 +35,7 @@ def make_cells(rows=5, *, numbers=3, texts=0, seed=0):
 
 def small_model(model, **changes):
     options = MODELS[model].defaults | {"numeric": "linear"} | QUIET | SMALL | TABLE | changes
-    return perturb(
-        build_table_model(TableConfig.from_kwargs(model=model, **options), seed=0)
-    ).eval()
+    return perturb(build_table_model(TableConfig(model=model, **options), seed=0)).eval()
 
 
 # FT-Transformer and rtdl's code

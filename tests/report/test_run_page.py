@@ -10,6 +10,7 @@ import yaml
 
 from addnorm.core.errors import UserError
 from addnorm.core.rows import write_rows
+from addnorm.report import run_page
 from addnorm.report.metric_sections import METRIC_SECTIONS
 from addnorm.report.run_history import History
 from addnorm.report.run_page import write_training_report
@@ -227,3 +228,10 @@ def test_page_is_interactive_at_all_widths(tmp_path):
             assert browser.evaluate("document.documentElement.scrollWidth") == width
         assert browser.errors == []
         assert set(browser.requests) == {path.as_uri()}
+
+
+@pytest.mark.parametrize("content", ["[]", "5", '"x"'])
+def test_estimator_file_of_another_type_is_an_error(tmp_path, content):
+    (tmp_path / "estimator.json").write_text(content)
+    with pytest.raises(UserError, match=r"estimator.json: expected an object, got \w+; restore it"):
+        run_page._check_fit_rows(tmp_path)

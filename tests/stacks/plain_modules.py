@@ -160,6 +160,45 @@ class TorchAttention(nn.Module):
         return self.mixer(self.inner(x, x, x, need_weights=False)[0])
 
 
+class SigmoidAttention(Separate):
+    """The weights of a token do not sum to 1, so equal tokens do not hide queries and keys."""
+
+    def forward(self, x):
+        return self.a(torch.sigmoid(self.d(x) @ self.c(x).mT / 4) @ self.b(x))
+
+
+class SquaredReLUAttention(Separate):
+    def forward(self, x):
+        scores = torch.einsum("bqd,bkd->bqk", self.d(x), self.c(x))
+        return self.a(torch.einsum("bqk,bkd->bqd", F.relu(scores / 4).square(), self.b(x)))
+
+
+class SoftmaxWithSink(Separate):
+    """One is added to the denominator, so that a token can attend to nothing."""
+
+    def forward(self, x):
+        weights = torch.bmm(self.d(x), self.c(x).transpose(1, 2)).div(4).exp()
+        return self.a(weights / (1 + weights.sum(-1, keepdim=True)) @ self.b(x))
+
+
+class PositionsInside(Separate):
+    """Equal tokens differ after positions are added."""
+
+    def forward(self, x):
+        steps = torch.arange(x.shape[1])[:, None] * torch.linspace(0.1, 1, DIM)
+        x = x + torch.sin(steps)
+        return self.a(attend(self.d(x), self.c(x), self.b(x)))
+
+
+class AdditiveAttention(Separate):
+    """Scores and mixture written with broadcasting, without a matrix product."""
+
+    def forward(self, x):
+        q, k, v = self.d(x), self.c(x), self.b(x)
+        weights = torch.sigmoid(torch.tanh(q[:, :, None] + k[:, None]).sum(-1, keepdim=True))
+        return self.a((weights * v[:, None]).sum(2))
+
+
 class Convolutions(nn.Module):
     roles_of_rows: ClassVar = {"second": ["out"], "first": ["value"]}
 
@@ -243,5 +282,6 @@ class Deep(nn.Module):
 ATTENTION = [
     *(Separate, Fused, FusedInOtherOrder, Interleaved, GroupedKeys, GroupedFused, Handwritten),
     *(Columns, Cross, NormInside, TorchAttention, Convolutions, TokenMixer),
+    *(SigmoidAttention, SquaredReLUAttention, SoftmaxWithSink, PositionsInside, AdditiveAttention),
 ]
 FEED_FORWARD = [Plain, Gated, FusedGate, Deep]

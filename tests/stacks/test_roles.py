@@ -7,9 +7,11 @@ import warnings
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional as F
 
 from addnorm import Stack
-from addnorm.core.errors import RolesGuessedWarning, UserError
+from addnorm.core.errors import RolesGuessedWarning, UserError, WeightsNotInitializedWarning
+from addnorm.stacks import role_probe
 from addnorm.sublayers import SelfAttention
 from tests.helpers import tokens
 from tests.stacks import plain_modules
@@ -146,6 +148,58 @@ def test_copies_and_moved_stacks_keep_their_roles():
     assert other.sublayers[0].mix.weight.dtype == torch.float64
     query, _, value = other.sublayers[0].mix.weight.chunk(3)
     assert query.std() > 1.3 * value.std()
+
+
+class Ordered(Separate):
+    """What its projections are for does not show in its repr."""
+
+    def __init__(self, order):
+        super().__init__()
+        self.order = order
+
+    def forward(self, x):
+        parts = dict(zip(self.order, (self.b(x), self.c(x), self.d(x)), strict=True))
+        return self.a(plain_modules.attend(parts["query"], parts["key"], parts["value"]))
+
+
+def test_modules_that_look_equal_have_their_own_roles():
+    orders = [("query", "key", "value"), ("value", "query", "key"), ("query", "key", "value")]
+    modules = [Ordered(order) for order in orders]
+    stack = make_stack(*modules)
+    for module, order in zip(modules, orders, strict=True):
+        found = list_roles(stack, module)
+        assert [found[name][0] for name in "bcd"] == list(order)
+
+
+def test_modules_that_compute_the_same_are_classified_once(monkeypatch):
+    calls = []
+    classify = role_probe._Probe._classify
+    monkeypatch.setattr(
+        role_probe._Probe, "_classify", lambda *args: (calls.append(1), classify(*args))[1]
+    )
+    make_stack(*(Fused() for _ in range(5)), *(Separate() for _ in range(5))).init_weights()
+    assert len(calls) == 2
+
+
+@pytest.mark.parametrize(
+    "module_class", [plain_modules.SigmoidAttention, Separate], ids=["sigmoid", "softmax"]
+)
+def test_module_for_one_number_of_tokens(module_class):
+    """A table of positions fixes the length, and makes equal tokens differ."""
+
+    class FixedLength(module_class):
+        def __init__(self):
+            super().__init__()
+            self.positions = nn.Parameter(torch.randn(9, DIM))
+
+        def forward(self, x):
+            return super().forward(x + self.positions)
+
+    module = FixedLength()
+    with pytest.warns(WeightsNotInitializedWarning, match="positions"):
+        assert list_roles(make_stack(module), module) == expected_roles(
+            module, {name: [""] * DIM for name in "abcd"}
+        )
 
 
 # Declared roles.
@@ -290,6 +344,70 @@ def test_attention_without_softmax_is_announced():
 
     with pytest.warns(RolesGuessedWarning, match="do not only mix tokens.*q.weight: query"):
         make_stack(Linear()).init_weights()
+
+
+class LinearAttention(Separate):
+    """Keys and values meet first, so no operation has a number for each pair of tokens."""
+
+    def forward(self, x):
+        return self.a(F.elu(self.d(x)) @ (F.elu(self.c(x)).mT @ self.b(x)))
+
+
+class OuterProducts(Separate):
+    """Causal linear attention as a running sum of outer products."""
+
+    def forward(self, x):
+        state = (self.c(x)[..., None] * self.b(x)[..., None, :]).cumsum(1)
+        return self.a((self.d(x)[..., None] * state).sum(-2))
+
+
+@pytest.mark.parametrize("module_class", [LinearAttention, OuterProducts])
+def test_queries_and_keys_that_are_not_found_are_announced(module_class):
+    with pytest.warns(RolesGuessedWarning, match="no queries and keys were found") as caught:
+        make_stack(module_class()).init_weights()
+    assert caught[0].filename == __file__
+
+
+@pytest.mark.parametrize("method", ["init_weights", "weights"])
+@pytest.mark.parametrize("module", [Refuses, lambda: nn.LSTM(DIM, DIM)], ids=["guessed", "left"])
+def test_warnings_point_to_the_line_of_the_user(module, method):
+    stack = make_stack(module())
+    with pytest.warns(UserWarning) as caught:
+        list(getattr(stack, method)().weights() if method == "init_weights" else stack.weights())
+    assert {each.filename for each in caught} == {__file__}
+
+
+class Excitation(nn.Module):
+    """Gates from the mean of all tokens."""
+
+    def __init__(self):
+        super().__init__()
+        self.squeeze, self.excite, self.last = (nn.Linear(DIM, DIM) for _ in range(3))
+
+    def forward(self, x):
+        return self.last(x * torch.sigmoid(self.excite(F.relu(self.squeeze(x.mean(1)))))[:, None])
+
+
+class SpatialGate(nn.Module):
+    """The token mixing of gMLP: products of features, mixed by a fixed matrix."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(DIM, 2 * DIM), nn.Linear(DIM, DIM)
+        self.mix = nn.Linear(9, 9)
+
+    def forward(self, x):
+        gate, value = self.first(x).chunk(2, -1)
+        return self.last(gate * self.mix(value.mT).mT)
+
+
+@pytest.mark.parametrize("module_class", [*ALL, Excitation, SpatialGate], ids=lambda c: c.__name__)
+def test_measured_roles_are_not_announced(module_class):
+    module = module_class()
+    stack = Stack([module], dim=DIM, kinds=("cross" if "Cross" in str(module) else "self",))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        stack.init_weights()
 
 
 def test_every_example_declares_all_matrices():

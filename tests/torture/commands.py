@@ -11,7 +11,7 @@ EXIT_CODES = {0, 1, 2, 130, 143}
 
 
 @dataclass
-class Ended:
+class CommandResult:
     """Exit code and output of a command."""
 
     code: int
@@ -33,16 +33,16 @@ def captured_streams(stdin: bytes | None):
         sys.stdin, sys.stdout, sys.stderr = saved
 
 
-def run_in_process(*arguments: str, stdin: bytes | None = b"") -> Ended:
+def run_in_process(*arguments: str, stdin: bytes | None = b"") -> CommandResult:
     """Run a command; fail unless it ends with a known code and, on errors, a line that says why."""
     with captured_streams(stdin) as (out, err):
         code = main(arguments)
-    ended = Ended(code, *(_text(stream) for stream in (out, err)))
+    ended = CommandResult(code, *(_read_text(stream) for stream in (out, err)))
     check_ending(ended, arguments)
     return ended
 
 
-def check_ending(ended: Ended, arguments: tuple[str, ...]) -> None:
+def check_ending(ended: CommandResult, arguments: tuple[str, ...]) -> None:
     """Fail unless the command kept the rules of exit codes and messages."""
     assert ended.code in EXIT_CODES, (arguments, ended)
     assert "Traceback" not in ended.out + ended.err, (arguments, ended)
@@ -51,6 +51,6 @@ def check_ending(ended: Ended, arguments: tuple[str, ...]) -> None:
         assert last.startswith("addnorm: ") and len(last) > len("addnorm: x"), (arguments, ended)
 
 
-def _text(stream: io.TextIOWrapper) -> str:
+def _read_text(stream: io.TextIOWrapper) -> str:
     stream.flush()
     return stream.buffer.getvalue().decode("utf-8", errors="replace")

@@ -12,18 +12,18 @@ import pytest
 from tests.torture.commands import run_in_process
 
 SEED = int(os.environ.get("TORTURE_SEED", "0"))
-FACTOR = float(os.environ.get("TORTURE_CASES", "1"))
+CASE_FACTOR = float(os.environ.get("TORTURE_CASES", "1"))
 
 
 def pytest_report_header():
-    return f"torture: TORTURE_SEED={SEED} TORTURE_CASES={FACTOR:g}"
+    return f"torture: TORTURE_SEED={SEED} TORTURE_CASES={CASE_FACTOR:g}"
 
 
 def pytest_generate_tests(metafunc):
     """Parametrize `case_seed` with the seeds of a test marked `cases(number)`."""
     if "case_seed" in metafunc.fixturenames:
         (mark,) = metafunc.definition.iter_markers("cases")
-        count = max(1, round(mark.args[0] * FACTOR))
+        count = max(1, round(mark.args[0] * CASE_FACTOR))
         metafunc.parametrize("case_seed", [SEED * 1_000_003 + number for number in range(count)])
 
 

@@ -128,7 +128,7 @@ def test_numeric_options_are_found():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("task", ["lm", "mlm"])
-def test_absurd_list_recipe_keys(run, task, monkeypatch):
+def test_absurd_recipe_keys(run, task, monkeypatch):
     """A recipe key of any size is accepted or rejected in one line."""
     replace_long_work(monkeypatch, ("train",))
     line = dict(part.split("=") for part in valid_lines()[("train",)] if "=" in part)

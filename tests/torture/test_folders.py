@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from addnorm.core.files import folder_lock
+from addnorm.core.locks import folder_lock
 from addnorm.core.rows import read_rows
 from addnorm.data.corpus import Corpus
 from tests.torture.valid_commands import replace_long_work, tiny_files, tiny_run, valid_lines
@@ -69,10 +69,10 @@ def test_full_disk_is_one_line_that_names_the_file(run, monkeypatch, name):
     for task in ("lm", "classify"):
         tiny_run(task)  # before the disk is full
 
-    def full(handle):
+    def raise_disk_full(handle):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr("os.fsync", full)
+    monkeypatch.setattr("os.fsync", raise_disk_full)
     line = [part.replace("DATA", str(tiny_run("lm").folder)) for part in FULL_LINES[name]]
     ended = run(*line)
     assert ended.code == 2

@@ -6,10 +6,11 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
-from tests.torture.commands import Ended, check_ending
+from tests.torture.commands import CommandResult, check_ending
 from tests.torture.valid_commands import tiny_files
 
 SCRIPT = """
@@ -58,7 +59,8 @@ def _allow_interrupt():
 def long_lines(folder):
     """Return a command of some seconds for each command that takes long."""
     files = tiny_files()
-    corpus = str(folder / "corpus")
+    corpus, text = str(folder / "corpus"), str(folder / "text.txt")
+    translator, generator, fitted = (str(folder / name) for name in ("translator", "lm", "fitted"))
     grid = ["--wiring", "pre_ln,b2t", "--depth", "1", "--lr", "1e-3", "--steps", "40"]
     return {
         "compare": ["compare", *grid, "--seeds", "1", "dim=16", "-o", str(folder / "compare")],
@@ -70,6 +72,11 @@ def long_lines(folder):
         "doctor": ["doctor", "hf:bert"],
         "fit": ["fit", str(files / "table.csv"), "--target", "y", "-o", str(folder / "fit")],
         "bench": ["bench", "kernels", "--threads", "1", "--rounds", "1"],
+        "translate": ["translate", translator, text],
+        "generate": ["generate", generator, text, "--max-new-tokens", "60"],
+        "evaluate": ["evaluate", translator],
+        "predict": ["predict", fitted, str(folder / "table.csv")],
+        "report": ["report", translator],
     }  # fmt: skip
 
 
@@ -87,20 +94,32 @@ def interrupt(arguments, number, delay):
     if process.poll() is None:
         os.killpg(process.pid, number)
     out, err = process.communicate(timeout=300)
-    return Ended(process.returncode, out, err)
+    return CommandResult(process.returncode, out, err)
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
+    """A corpus, runs and an estimator that are hardly trained, and inputs for seconds of work."""
     folder = tmp_path_factory.mktemp("interrupts")
-    command = [sys.executable, "-m", "addnorm", "data", "demo", "-o", str(folder / "corpus")]
-    subprocess.run(command, check=True, capture_output=True)
+    (folder / "text.txt").write_text("".join(f"May {n % 28 + 1}, 2043\n" for n in range(3000)))
+    table = (tiny_files() / "table.csv").read_text()
+    (folder / "table.csv").write_text(table + "".join(table.splitlines(True)[1:]) * 2000)
+    small = ["dim=16", "depth=1", "heads=2", "steps=2", "batch_tokens=256"]
+    for line in (
+        ["data", "demo", "-o", "corpus"],
+        ["data", "files", "--text", "text.txt", "-o", "texts"],
+        ["train", "translate", "data=corpus", *small, "-o", "translator"],
+        ["train", "lm", "data=texts", *small, "-o", "lm"],
+        ["fit", str(tiny_files() / "table.csv"), "--target", "y", "-o", "fitted", "max_epochs=1"],
+    ):
+        command = [sys.executable, "-m", "addnorm", *line]
+        subprocess.run(command, check=True, capture_output=True, cwd=folder)
     return folder
 
 
 @pytest.mark.slow
 @pytest.mark.cases(2)
-@pytest.mark.parametrize("verb", ["compare", "train", "data", "claims", "doctor", "fit", "bench"])
+@pytest.mark.parametrize("verb", sorted(long_lines(Path("folder"))))
 def test_interrupt_at_any_moment(folder, verb, case_seed):
     rng = random.Random(f"{case_seed} {verb}")
     number = rng.choice([signal.SIGINT, signal.SIGTERM])
@@ -109,14 +128,14 @@ def test_interrupt_at_any_moment(folder, verb, case_seed):
     ended = interrupt(arguments, number, delay)
     assert ended.code in (128 + number, 0, 1), (number, delay, ended)
     check_ending(ended, (verb, f"{number.name} after {delay:.2f} s"))
+    if ended.code > 2:
+        assert ended.err.splitlines()[-1].startswith("addnorm: "), (number, delay, ended)
+        assert ended.err.count("interrupt") == 1, (number, delay, ended)
 
 
 @pytest.fixture(scope="module")
 def translator(folder):
     """Folder of a run that translates; its outputs do not matter."""
-    command = ["train", "translate", f"data={folder / 'corpus'}", "dim=16", "depth=1", "steps=2"]
-    command += ["batch_tokens=256", "-o", str(folder / "translator")]
-    subprocess.run([sys.executable, "-m", "addnorm", *command], check=True, capture_output=True)
     return folder / "translator"
 
 
@@ -136,7 +155,7 @@ def translate(run, lines, number=None):
         process.send_signal(number)
         lines = b""
     out, err = process.communicate(lines, timeout=300)
-    return Ended(process.returncode, (start + out).decode(), err.decode())
+    return CommandResult(process.returncode, (start + out).decode(), err.decode())
 
 
 @pytest.mark.slow

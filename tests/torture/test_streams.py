@@ -8,7 +8,7 @@ import pytest
 
 from addnorm.cli import main as cli
 from addnorm.cli.streams import MessageStream
-from tests.torture.commands import Ended, check_ending
+from tests.torture.commands import CommandResult, check_ending
 from tests.torture.valid_commands import TASKS, replace_long_work
 
 SHORT = {
@@ -56,7 +56,7 @@ def shell(command):
     """Run a shell command, in which `addnorm` is this program."""
     command = command.replace("addnorm", f"{sys.executable} -m addnorm")
     result = subprocess.run(["sh", "-c", command], capture_output=True, text=True)
-    ended = Ended(result.returncode, result.stdout, result.stderr)
+    ended = CommandResult(result.returncode, result.stdout, result.stderr)
     if ended.err:
         check_ending(ended, (command,))
     return ended

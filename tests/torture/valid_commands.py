@@ -2,7 +2,7 @@
 
 from functools import cache
 from pathlib import Path
-from tempfile import mkdtemp
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import typer
@@ -14,9 +14,16 @@ TASKS = {"translate": "translate", "generate": "lm", "classify": "classify", "fi
 
 
 @cache
+def shared_folder() -> TemporaryDirectory:
+    """Return a folder that is deleted at exit; arguments of tests are made before any fixture."""
+    return TemporaryDirectory(prefix="torture")
+
+
+@cache
 def tiny_files() -> Path:
-    """Return a folder with a text, a table and a fitted estimator."""
-    folder = Path(mkdtemp(prefix="torture"))
+    """Return a folder with a text and a table."""
+    folder = Path(shared_folder().name) / "files"
+    folder.mkdir()
     (folder / "text.txt").write_text("".join(f"ab cab {n}\n" for n in range(40)))
     rng = np.random.default_rng(0)
     labels = ["=1+1", "plain", "-x"]
@@ -28,7 +35,9 @@ def tiny_files() -> Path:
 @cache
 def tiny_run(task: str):
     """Return an untrained run, as `open_run` would."""
-    return make_run(task, Path(mkdtemp(prefix=f"torture-{task}")))
+    folder = Path(shared_folder().name) / task
+    folder.mkdir()
+    return make_run(task, folder)
 
 
 def valid_lines() -> dict[tuple[str, ...], list[str]]:

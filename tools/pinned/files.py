@@ -38,9 +38,7 @@ def _comparison_tasks():
 
 def pin_model_files() -> Any:
     """Return the files of a saved model, and the fields and defaults of its config."""
-    config = Config.from_kwargs(
-        kind="lm", vocab=16, dim=8, depth=1, heads=2, wiring="b2t", norm="rms"
-    )
+    config = Config(kind="lm", vocab=16, dim=8, depth=1, heads=2, wiring="b2t", norm="rms")
     with tempfile.TemporaryDirectory() as folder:
         build(config, seed=0).save(folder)
         pins = {

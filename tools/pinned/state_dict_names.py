@@ -96,7 +96,7 @@ def pin_table_model_weights() -> Any:
     sizes: dict[str, Any] = {"dim": 8, "depth": 2, "heads": 2}
     pins = {}
     for name, kind in TABLE_MODELS.items():
-        config = TableConfig.from_kwargs(model=name, **kind.defaults | sizes | columns)
+        config = TableConfig(model=name, **kind.defaults | sizes | columns)
         model = build_table_model(config, seed=0)
         pins[name] = {
             "defaults": kind.defaults,

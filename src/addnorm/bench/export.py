@@ -47,7 +47,7 @@ def build_classifiers(dim: int = 256, depth: int = 6) -> Candidates:
 
 def build_table_models(dim: int = 96, depth: int = 2) -> Candidates:
     """Build candidates that predict a batch of rows with the columns of the Adult data set."""
-    config = TableConfig.from_kwargs(
+    config = TableConfig(
         model="ft_transformer",
         numbers=NUMBERS,
         categories=CATEGORIES,

@@ -55,7 +55,7 @@ def _build_models(depth: int) -> tuple[Any, Any]:
     theirs = FTTransformer(
         n_cont_features=NUMBERS, cat_cardinalities=CATEGORIES, d_out=1, **options
     )
-    config = TableConfig.from_kwargs(
+    config = TableConfig(
         model="ft_transformer",
         numbers=NUMBERS,
         categories=tuple(size + 2 for size in CATEGORIES),

@@ -10,7 +10,7 @@ from addnorm.claims.claim import BUDGETS, Budget, Claim, ClaimWorkspace, claim_n
 from addnorm.claims.result import Result, collect_provenance
 from addnorm.comparison.engines.base import Engine
 from addnorm.core.errors import UnknownNameError, UserError, unknown_name_message
-from addnorm.core.files import folder_lock
+from addnorm.core.locks import folder_lock
 
 STUDIES, ERROR_FILE = "studies", "error.txt"
 

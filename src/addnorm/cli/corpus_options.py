@@ -179,18 +179,17 @@ def _lock_output(out: Path) -> "Iterator[None]":
 
     A failed write names the folder if it does not name a file.
     """
-    from addnorm.core.files import LOCK_FILE, folder_lock
+    from addnorm.core.locks import folder_lock
 
-    with folder_lock(out, activity="writing a corpus"):
-        try:
+    try:
+        with folder_lock(out, activity="writing a corpus"):
             yield
-        except OSError as problem:
-            problem.filename = problem.filename or str(out)
-            raise
-        finally:
-            (out / LOCK_FILE).unlink(missing_ok=True)
-            if not any(out.iterdir()):
-                out.rmdir()
+    except OSError as problem:
+        problem.filename = problem.filename or str(out)
+        raise
+    finally:
+        if out.is_dir() and not any(out.iterdir()):
+            out.rmdir()
 
 
 def _track_progress(records: "Iterable[Record]", split: str) -> "Iterator[Record]":

@@ -14,10 +14,11 @@ import re
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from addnorm.comparison.analysis.study import Study
 from addnorm.comparison.analysis.summary import ArmSummary, summarize
-from addnorm.comparison.grid import Arm, Grid
+from addnorm.comparison.grid import Arm, Grid, allow_unknown_names
 from addnorm.comparison.spec import Extension
 from addnorm.comparison.statistics import sequential_level
 from addnorm.core.errors import UserError
@@ -145,7 +146,7 @@ def next_learning_rate(lr: float, *, up: bool) -> float:
 
 
 def _make_grid(arm: Arm, depth: int, warmup: int | None, lr: float) -> Grid:
-    values = {
+    values: dict[str, Any] = {
         "wiring": (arm.wiring,),
         "norm": (arm.norm,),
         "depth": (depth,),
@@ -154,7 +155,8 @@ def _make_grid(arm: Arm, depth: int, warmup: int | None, lr: float) -> Grid:
         "axes": {name: (value,) for name, value in arm.extras},
     }
     # The names were checked when the comparison was parsed.
-    return Grid.model_validate(values, context={"free_names": True})
+    with allow_unknown_names(True, free=True):
+        return Grid(**values)
 
 
 def describe_extension(extension: Extension, known: Sequence[object]) -> str:

@@ -4,23 +4,17 @@ import hashlib
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import product
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    PrivateAttr,
-    ValidationInfo,
-    field_validator,
-    model_validator,
-)
+from pydantic import Field, PrivateAttr, field_validator, model_validator
 
 from addnorm.core.errors import UserError
-from addnorm.core.validation import Depth, NonNegativeInt
+from addnorm.core.validation import Depth, FrozenConfig, NonNegativeInt
 from addnorm.models import Config, build
 from addnorm.norms.base import make_norm
 from addnorm.norms.base import registry as norms
@@ -121,7 +115,29 @@ class Cell:
         return str(schedules.resolve(type(call)(call.name, call.options | {"warmup": self.warmup})))
 
 
-class Grid(BaseModel):
+_KEEPS_UNKNOWN_NAMES: ContextVar[bool] = ContextVar("keeps_unknown_names", default=False)
+
+
+_HAS_FREE_NAMES: ContextVar[bool] = ContextVar("has_free_names", default=False)
+
+
+@contextmanager
+def allow_unknown_names(allowed: bool, *, free: bool = False) -> Iterator[None]:
+    """Let grids name wirings and norms that are not registered, inside the block.
+
+    Args:
+        allowed: whether unregistered names are kept
+        free: whether names are those of the task and not looked up at all
+    """
+    tokens = _KEEPS_UNKNOWN_NAMES.set(allowed), _HAS_FREE_NAMES.set(free)
+    try:
+        yield
+    finally:
+        _KEEPS_UNKNOWN_NAMES.reset(tokens[0])
+        _HAS_FREE_NAMES.reset(tokens[1])
+
+
+class Grid(FrozenConfig):
     """Axes whose values are combined with each other; a comparison has one grid or several.
 
     >>> grid = Grid(wiring="post_ln, drop_path(b2t, rate=0.2)", depth=[6, 12], lr="sweep")
@@ -129,7 +145,7 @@ class Grid(BaseModel):
     (('post_ln', 'drop_path(inner=b2t, rate=0.2)'), 16)
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    owner: ClassVar[str] = "comparison"
 
     wiring: tuple[str, ...] = ("post_ln", "pre_ln")
     """Wirings, as call strings."""
@@ -147,9 +163,9 @@ class Grid(BaseModel):
     """Whether wirings and norms are names of the task, not of the registries."""
 
     @model_validator(mode="after")
-    def _store_context(self, info: ValidationInfo) -> "Grid":
-        # Also called for a grid that exists already, then without context.
-        self._has_free_names |= bool((info.context or {}).get("free_names"))
+    def _store_free_names(self) -> "Grid":
+        # Also called for a grid that exists already, then outside of the block.
+        self._has_free_names |= _HAS_FREE_NAMES.get()
         return self
 
     @field_validator("axes", mode="before")
@@ -174,10 +190,10 @@ class Grid(BaseModel):
     @field_validator("wiring", "norm")
     @classmethod
     def _resolve_names(cls, value: tuple[str, ...], info: Any) -> tuple[str, ...]:
-        if (info.context or {}).get("free_names"):
+        if _HAS_FREE_NAMES.get():
             return value
         registry = wirings if info.field_name == "wiring" else norms
-        keep = (info.context or {}).get("allow_unknown", False)
+        keep = _KEEPS_UNKNOWN_NAMES.get()
         return tuple(
             each if keep and not registry.can_resolve(each) else str(registry.resolve(each))
             for each in value
@@ -254,7 +270,7 @@ def has_norms(wiring: str) -> bool:
 def _has_norms(wiring: str, member: type) -> bool:
     # `member` is part of the key: a notebook may register another class under the same name.
     sizes: dict[str, Any] = {"kind": "lm", "vocab": 8, "dim": 8, "depth": 2, "heads": 2}
-    model = build(Config.from_kwargs(**sizes, wiring=wiring), device="meta")
+    model = build(Config(**sizes, wiring=wiring), device="meta")
     norm_type = type(make_norm(DEFAULT_NORM, 8))
     return any(isinstance(module, norm_type) for module in model.modules())
 

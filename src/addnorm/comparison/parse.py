@@ -5,20 +5,17 @@ of keys: fields of the spec (`task`), axes of its only grid (`wiring`, `lr`) and
 recipe (`dim`). `parse_comparison` sorts them, adds the task's defaults and checks the rest.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
-
-from addnorm.comparison.grid import SWEEP, Grid, parse_axis, to_plain
+from addnorm.comparison.grid import SWEEP, Grid, allow_unknown_names, parse_axis, to_plain
 from addnorm.comparison.spec import GRID_KEYS, Comparison
 from addnorm.comparison.tasks import Task, get_stored_task, get_task
 from addnorm.comparison.tasks.function_registry import normalize_task_name
 from addnorm.core.calls import Call
 from addnorm.core.errors import UserError, closest_names
 from addnorm.core.key_values import load_yaml
-from addnorm.core.validation import format_validation_error
 from addnorm.train.schedules.base import registry as schedules
 from addnorm.train.schedules.base import resolve_steps
 
@@ -40,6 +37,11 @@ def parse_comparison(values: Mapping[str, Any], *, allow_unknown: bool = False) 
     Raises:
         UserError: a key or a value is not valid
     """
+    if not isinstance(values, Mapping):
+        raise UserError(
+            "spec: expected a Comparison or a mapping such as {'task': 'lm', 'wiring': 'b2t'}, got "
+            f"{type(values).__name__}"
+        )
     name = normalize_task_name(values.get("task", Comparison.model_fields["task"].default))
     task = get_stored_task(name) if allow_unknown and isinstance(name, str) else get_task(name)
     values = _add_defaults(dict(values) | {"task": name}, task)
@@ -62,14 +64,9 @@ def parse_comparison(values: Mapping[str, Any], *, allow_unknown: bool = False) 
         raise UserError(
             f"grids: expected the axes inside the grids, got {', '.join(axes)} beside them"
         )
-    try:
-        context = {"allow_unknown": allow_unknown, "free_names": task.has_free_names}
-        # Each grid by itself, so that messages name `depth`, not `grids.0.depth`.
-        grids = _check_grids(fields["grids"]) if "grids" in fields else [axes]
-        fields["grids"] = tuple(Grid.model_validate(each, context=context) for each in grids)
-        return Comparison.model_validate(fields | {"keys": keys}, context=context)
-    except ValidationError as error:
-        raise UserError(_format_error(error)) from None
+    with allow_unknown_names(allow_unknown, free=task.has_free_names):
+        fields["grids"] = _parse_grids(fields["grids"]) if "grids" in fields else (Grid(**axes),)
+        return Comparison(**fields, keys=keys)
 
 
 def read_spec(file: Path, *, verify: bool = False) -> dict[str, Any]:
@@ -159,10 +156,10 @@ def _are_grids(values: Any) -> bool:
     )
 
 
-def _check_grids(values: Any) -> Sequence[Any]:
+def _parse_grids(values: Any) -> tuple[Grid, ...]:
     if not _are_grids(values):
         raise UserError("grids: expected a list of mappings with wiring, depth, lr, ...")
-    return list(values)
+    return tuple(each if isinstance(each, Grid) else Grid(**each) for each in values)
 
 
 def _move_warmup_to_axes(fields: dict[str, Any], axes: dict[str, Any]) -> dict[str, Any]:
@@ -204,8 +201,3 @@ def _check_keys(keys: Mapping[str, Any], task: Task) -> None:
             close = closest_names(str(name), [*Comparison.model_fields, *GRID_KEYS, *known])
             hint = f"did you mean {' or '.join(map(repr, close))}?" if close else "leave it out"
             raise UserError(f"a comparison has no {name!r}; {hint}")
-
-
-def _format_error(error: ValidationError) -> str:
-    text = format_validation_error(error, [*Comparison.model_fields, *GRID_KEYS])
-    return text.replace("unknown config field", "a comparison has no")

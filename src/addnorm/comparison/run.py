@@ -35,8 +35,9 @@ from addnorm.comparison.spec import Comparison
 from addnorm.comparison.tasks import get_task
 from addnorm.comparison.tasks.used_plugins import find_used_plugins
 from addnorm.core.errors import UserError
-from addnorm.core.files import folder_lock, remove_stale_files, write_json, write_yaml
+from addnorm.core.files import remove_stale_files, write_json, write_yaml
 from addnorm.core.interrupts import StopFlag, graceful_shutdown
+from addnorm.core.locks import folder_lock
 
 MAX_VALUE_CHARACTERS = 120
 """Longest value that an error message shows in full."""

@@ -20,7 +20,7 @@ from addnorm.comparison.cell_job import (
 from addnorm.comparison.cell_result import ERROR_SUFFIX, CellResult, sidecar_path
 from addnorm.comparison.tasks import get_task
 from addnorm.core.errors import UserError
-from addnorm.core.files import try_lock
+from addnorm.core.locks import try_lock
 from addnorm.train.run_folder import CHECKPOINTS, ROWS
 
 LOCK_TIMEOUT_SECONDS = 60.0

@@ -8,14 +8,14 @@ import hashlib
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from addnorm.comparison.grid import Arm, Cell, Grid
 from addnorm.comparison.statistics import CONFIDENCE_LEVEL, sequential_level
-from addnorm.core.validation import NonNegativeInt, PositiveInt
+from addnorm.core.validation import FrozenConfig, NonNegativeInt, PositiveInt
 
 DEMO = "demo"
 """Value of `data` that selects the demo corpus of the task."""
@@ -24,10 +24,8 @@ GRID_KEYS = tuple(Grid.model_fields)
 MAX_CELLS = 5000
 
 
-class Extension(BaseModel):
+class Extension(FrozenConfig):
     """Cells that `extend.py` added to a comparison after looking at its results."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     reason: Literal["lr", "seeds"]
     """`lr`: the best learning rate was at the end of a sweep. `seeds`: arms were too close."""
@@ -41,7 +39,7 @@ class Extension(BaseModel):
         return [cell for grid in self.grids for cell in grid.cells(self.seeds)]
 
 
-class Comparison(BaseModel):
+class Comparison(FrozenConfig):
     """Arms x depths x warm-ups x learning rates x seeds, on one task with one budget.
 
     >>> grid = Grid(wiring=["rezero", "pre_ln"], lr=1e-3)
@@ -50,7 +48,7 @@ class Comparison(BaseModel):
     ['rezero-d6-w0-lr0.001-s0', 'pre_ln-d6-w0-lr0.001-s0']
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    owner: ClassVar[str] = "comparison"
 
     task: str = "translate"
     """Name of the task: a text task (`addnorm list tasks`), table, or a task of one's own: its

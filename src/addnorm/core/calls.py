@@ -39,8 +39,12 @@ class Call:
     positional: tuple[Any, ...] = ()
 
     @classmethod
-    def parse(cls, text: "str | Call") -> "Call":
+    def parse(cls, text: "str | Call", name: str = "call") -> "Call":
         """Parse a call string; a `Call` is returned unchanged.
+
+        Args:
+            text: the call string
+            name: what it stands for, such as an argument, for the message about another type
 
         Raises:
             UserError: the text is not a call, or an argument is not a literal
@@ -49,7 +53,7 @@ class Call:
             return text
         if not isinstance(text, str):
             raise UserError(
-                f"expected a call string, got {text!r} of type {type(text).__name__}; "
+                f"{name}: expected a call string, got {text!r} of type {type(text).__name__}; "
                 f"{CALL_SYNTAX_HINT}"
             )
         source = text.strip()
@@ -86,6 +90,11 @@ def _parse_value(node: ast.expr, source: str) -> Any:
                 f"expected integers of at most {MAX_INT_BITS} bits in a call string, got one of "
                 f"{number.bit_length()}"
             )
+        case ast.Constant(value=float() as number) if _is_rounded_to_zero(node, source):
+            raise UserError(
+                "expected numbers that are 0 or at least 5e-324 in a call string, got "
+                f"{ast.get_source_segment(source, node)}"
+            )
         case ast.Constant() if isinstance(node.value, LITERAL_TYPES):
             return node.value
         case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() | float() as number)) if (
@@ -105,6 +114,12 @@ def _parse_value(node: ast.expr, source: str) -> Any:
         f"{segment!r} in {source!r} is not a literal; options are numbers, words, True, False, "
         "None, and tuples or lists of them"
     )
+
+
+def _is_rounded_to_zero(node: ast.Constant, source: str) -> bool:
+    """Return whether a number is 0 only because it is too small for a float."""
+    digits = re.split("[eE]", ast.get_source_segment(source, node) or "")[0]
+    return node.value == 0 and re.search("[1-9]", digits) is not None
 
 
 def _parse_options(node: ast.Call, source: str) -> dict[str, Any]:

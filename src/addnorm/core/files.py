@@ -1,4 +1,4 @@
-"""Atomic file writes, JSON and YAML files with checksums, and folder locks.
+"""Atomic file writes, and JSON and YAML files with checksums.
 
 A file written here is either complete or absent: it is written under a temporary name, flushed to
 disk, and renamed. A reader never sees a part of it, even after a power failure.
@@ -13,14 +13,14 @@ A JSON or YAML file without a checksum was written by hand and is not verified. 
 checksum therefore accepts an edited file.
 """
 
-import fcntl
 import hashlib
 import json
 import math
 import os
+import platform
 import re
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -28,13 +28,14 @@ from typing import Any
 from addnorm.core.errors import UserError
 from addnorm.core.parsing import parse_json, parse_yaml
 
-LOCK_FILE = ".lock"
 CHECKSUM, FILES = "checksum", "files"
 """Keys that `write_json` adds."""
 YAML_CHECKSUM = "# sha256 of the lines below, delete this line after an edit: "
 FOLDER_SUFFIX = ".d"
+HOST = hashlib.sha256(platform.node().encode()).hexdigest()[:8]
+"""Part of temporary names: a folder may be shared with machines that have other process ids."""
 TEMPORARY_NAME = re.compile(
-    r"\.(?P<name>.+\.(?:json|jsonl|yaml|html|safetensors))\.(?P<pid>\d+)(?:\.d)?"
+    r"\.(?P<name>.+\.(?:json|jsonl|yaml|html|safetensors))\.(?P<owner>[0-9a-f]{8}-\d+)(?:\.d)?"
 )
 """Names of temporary files of `atomic_write`, and of folders of `temporary_folder`."""
 
@@ -57,9 +58,9 @@ def atomic_write(path: str | Path) -> Iterator[Path]:
     path = Path(os.path.realpath(path)) if os.path.islink(path) else Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     for stale in path.parent.glob(f".{_escape_glob(path.name)}.*"):
-        pid = stale.name.removeprefix(f".{path.name}.").removesuffix(FOLDER_SUFFIX)
-        _remove_if_stale(stale, pid)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+        owner = stale.name.removeprefix(f".{path.name}.").removesuffix(FOLDER_SUFFIX)
+        _remove_if_stale(stale, owner)
+    temporary = path.with_name(f".{path.name}.{owner_id()}")
     try:
         yield temporary
         fsync_path(temporary)
@@ -85,7 +86,7 @@ def temporary_folder(path: Path) -> Iterator[Path]:
     """
     match = TEMPORARY_NAME.fullmatch(path.name)
     name = match["name"] if match else path.name
-    folder = path.with_name(f".{name}.{os.getpid()}{FOLDER_SUFFIX}")
+    folder = path.with_name(f".{name}.{owner_id()}{FOLDER_SUFFIX}")
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(mode=0o700)
     try:
@@ -99,11 +100,18 @@ def remove_stale_files(folder: Path) -> None:
     with suppress(OSError):
         for path in folder.iterdir():
             if match := TEMPORARY_NAME.fullmatch(path.name):
-                _remove_if_stale(path, match["pid"])
+                _remove_if_stale(path, match["owner"])
 
 
-def _remove_if_stale(path: Path, pid: str) -> None:
-    if not pid.isascii() or not pid.isdigit() or len(pid) > 10:
+def owner_id() -> str:
+    """Return the part of a temporary name that identifies this process."""
+    return f"{HOST}-{os.getpid()}"
+
+
+def _remove_if_stale(path: Path, owner: str) -> None:
+    """Delete a temporary file if the process that wrote it ran on this machine and has ended."""
+    host, _, pid = owner.partition("-")
+    if host != HOST or not pid.isascii() or not pid.isdigit() or len(pid) > 10:
         return
     try:
         os.kill(int(pid), 0)  # raises if there is no such process; signal 0 is not delivered
@@ -129,10 +137,10 @@ def fsync_path(path: Path) -> None:
 
 def file_checksum(path: Path, size: int | None = None) -> str:
     """Return the SHA-256 of a file, or of its first `size` bytes, with bounded memory."""
-    return hash_start(path, size).hexdigest()
+    return hash_prefix(path, size).hexdigest()
 
 
-def hash_start(path: Path, size: int | None = None) -> "hashlib._Hash":
+def hash_prefix(path: Path, size: int | None = None) -> "hashlib._Hash":
     """Return the hash object of a file, or of its first `size` bytes."""
     digest = hashlib.sha256()
     left = path.stat().st_size if size is None else size
@@ -197,6 +205,7 @@ def read_json_and_files(
     path: Path,
     *,
     hint: str = "",
+    edit_hint: str = "",
     nonfinite: bool = False,
     required: bool = False,
     verify: bool = True,
@@ -206,6 +215,7 @@ def read_json_and_files(
     Args:
         path: the file
         hint: what to do about a damaged file
+        edit_hint: what else to do about a file that can be read and has changed
         nonfinite: whether NaN and infinities are allowed, which JSON does not have
         required: whether a file without a checksum is damaged
         verify: whether the checksum must match
@@ -221,7 +231,7 @@ def read_json_and_files(
     if isinstance(data, dict) and CHECKSUM in data:
         checksum = data.pop(CHECKSUM)
         if verify and checksum != _json_checksum(data):
-            raise _changed_error(path, hint)
+            raise _changed_error(path, f"{hint}, {edit_hint}" if edit_hint else hint)
     elif required and data is not None:
         raise UserError(f"{path} has no checksum; {hint}")
     if isinstance(data, dict):
@@ -264,7 +274,7 @@ def read_yaml(path: Path, *, verify: bool = True) -> Any:
     return _read_document(path, "YAML", parse, "")
 
 
-def _read_document(path: Path, kind: str, parse: Any, hint: str) -> Any:
+def _read_document(path: Path, kind: str, parse: Callable[[str], Any], hint: str) -> Any:
     """Return the parsed text of a file, None if there is no such file."""
     hint = f"; {hint}" if hint else ""
     try:
@@ -274,7 +284,7 @@ def _read_document(path: Path, kind: str, parse: Any, hint: str) -> Any:
             return parse(file.read())
     except FileNotFoundError:
         return None
-    except UserError:
+    except UserError:  # a ValueError, and already a message for the user
         raise
     except OSError as problem:
         reason = problem.strerror or problem
@@ -302,47 +312,3 @@ def replace_nonfinite(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [replace_nonfinite(each) for each in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-@contextmanager
-def folder_lock(folder: Path, activity: str = "training") -> Iterator[None]:
-    """Create `folder` if needed and hold its lock; the system releases it if the process dies.
-
-    Args:
-        folder: the folder to lock
-        activity: what the holder does in the folder, for the error message of other processes
-
-    Raises:
-        UserError: another process holds the lock, or the folder is not writable
-    """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / LOCK_FILE).touch()
-    except OSError as problem:
-        raise UserError(
-            f"cannot write to {folder} ({problem.strerror or problem}); choose a writable folder "
-            "with -o"
-        ) from None
-    with try_lock(folder / LOCK_FILE) as acquired:
-        if not acquired:
-            raise UserError(
-                f"another process is {activity} into {folder}; wait for it to end, or choose "
-                "another -o"
-            )
-        remove_stale_files(folder)
-        yield
-
-
-@contextmanager
-def try_lock(path: Path) -> Iterator[bool]:
-    """Try to lock a file without waiting, and yield whether this process holds the lock.
-
-    The lock is released when the block ends or the process dies.
-    """
-    with path.open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            yield False
-            return
-        yield True

@@ -116,7 +116,7 @@ class Registry(Generic[T]):
         """
         if isinstance(call, str) and "(" not in call:
             self._check_known(call.strip())  # `post-ln` gets a suggestion, not a syntax error
-        call = Call.parse(call)
+        call = Call.parse(call, self.family)
         options = self.card(call.name).options or {}
         if len(call.positional) > len(options):
             raise UserError(

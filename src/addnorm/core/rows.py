@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from addnorm.core.errors import UserError
-from addnorm.core.files import atomic_write, hash_start
+from addnorm.core.files import atomic_write, hash_prefix
 
 Row = Mapping[str, Any]
 NONFINITE_STRINGS = ("nan", "inf", "-inf")
@@ -89,7 +89,7 @@ def _check_mark(mark: RowsMark, path: Path) -> "hashlib._Hash":
             raise UserError(
                 f"{path} is truncated: expected at least {mark.size:,} bytes, got {size:,}; {hint}"
             )
-        digest = hash_start(path, mark.size)
+        digest = hash_prefix(path, mark.size)
     except OSError as problem:
         raise UserError(f"{path} cannot be read ({problem.strerror or problem}); {hint}") from None
     if digest.hexdigest() != mark.checksum:

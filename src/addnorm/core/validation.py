@@ -8,9 +8,9 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from functools import cache
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, ClassVar, TypeVar
 
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from addnorm.core.errors import UserError, closest_names
 
@@ -32,6 +32,22 @@ Width = Annotated[int, Field(ge=1, le=MAX_WIDTH, strict=True)]
 Depth = Annotated[int, Field(ge=1, le=MAX_DEPTH, strict=True)]
 """Number of layers."""
 VocabSize = Annotated[int, Field(ge=1, le=MAX_VOCAB, strict=True)]
+
+
+class FrozenConfig(BaseModel):
+    """Settings that cannot be changed; invalid ones raise `UserError` with a one-line message."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    owner: ClassVar[str] = "config"
+    """What the fields belong to, for messages about unknown and missing ones."""
+
+    def __init__(self, **values: Any) -> None:
+        try:
+            super().__init__(**values)
+        except ValidationError as error:
+            known = list(type(self).model_fields)
+            raise UserError(format_validation_error(error, known, owner=self.owner)) from None
 
 
 def check_at_most(name: str, value: int, limit: int) -> None:
@@ -59,21 +75,24 @@ def check_memory(what: str, num_bytes: int) -> None:
         )
 
 
-def format_validation_error(error: ValidationError, known: Sequence[str]) -> str:
+def format_validation_error(
+    error: ValidationError, known: Sequence[str], *, owner: str = "config"
+) -> str:
     """Return the first error of a config as one line.
 
     Args:
         error: the error that pydantic raised
         known: all field names, for a suggestion if a field is unknown
+        owner: what the fields belong to
     """
     first = error.errors()[0]
     name = str(first["loc"][0]) if first["loc"] else ""
     if first["type"] == "extra_forbidden":
         close = closest_names(name, known)
         hint = f"did you mean {' or '.join(map(repr, close))}?" if close else "remove it"
-        return f"unknown config field {name!r}; {hint}"
+        return f"unknown {owner} field {name!r}; {hint}"
     if first["type"] == "missing":
-        return f"missing config field {name!r}; pass {name}=..."
+        return f"missing {owner} field {name!r}; pass {name}=..."
     if not name or first["type"] == "value_error":  # raised by a validator of ours
         return str(first["msg"]).removeprefix("Value error, ")
     return f"{name}: expected {expected_value(first)}, got {first['input']!r}"

@@ -1,15 +1,19 @@
 """YAML loader of `parse_yaml`, in a module of its own because it is imported on first use."""
 
+import re
 from typing import Any
 
 import yaml
+
+FLOAT_WITHOUT_POINT = re.compile(r"[-+]?[0-9]+[eE][-+]?[0-9]+")
+"""Numbers such as 1e-05, which JSON has, and which are texts for the library."""
 
 
 class StrictLoader(yaml.SafeLoader):
     """YAML loader that rejects duplicate keys and aliases."""
 
     def compose_node(self, parent: Any, index: Any) -> Any:
-        """Reject aliases."""
+        """Compose a node; raise `yaml.YAMLError` for an alias."""
         # Ten lines of aliases of aliases can stand for billions of values.
         if self.check_event(yaml.AliasEvent):
             event: Any = self.peek_event()  # type: ignore[no-untyped-call]
@@ -18,7 +22,7 @@ class StrictLoader(yaml.SafeLoader):
         return super().compose_node(parent, index)
 
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
-        """Reject keys that appear twice."""
+        """Construct a mapping; raise `yaml.YAMLError` for a key that appears twice."""
         seen = set()
         for key_node, _ in node.value:
             if isinstance(key_node, yaml.ScalarNode):
@@ -28,3 +32,8 @@ class StrictLoader(yaml.SafeLoader):
                     raise yaml.YAMLError(f"{name!r} appears twice, line {line}")
                 seen.add(name)
         return super().construct_mapping(node, deep)
+
+
+StrictLoader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", FLOAT_WITHOUT_POINT, list("-+0123456789")
+)

@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from addnorm.core.errors import UserError
-from addnorm.core.files import LOCK_FILE, remove_stale_files
+from addnorm.core.files import remove_stale_files
+from addnorm.core.locks import LOCK_FILE
 from addnorm.data.corpus import CARD_FILE, SPLITS, Corpus, Record, write_corpus
 from addnorm.data.record_counts import RecordCounts
 from addnorm.data.splitting import HoldoutSize

@@ -190,6 +190,11 @@ def _run_and_trace(
         except USER_CODE_ERRORS as problem:
             problems.append(problem)
             continue
+        if any(tensor.device.type == "meta" for tensor in iter_tensors(output)):
+            raise UserError(
+                "model: expected outputs with values, got one on the meta device; remove what "
+                "moves it there"
+            )
         analysis = _analyze(recording)
         gradients = GradientNorms()
         if backward:
@@ -246,7 +251,7 @@ def _measure_gradients(
             f"raised {describe_exception(problem)}"
         ) from problem
     if scalar is None:
-        return GradientNorms(notes=("gradients: no output depends on a weight",))
+        return GradientNorms(notes=(_describe_missing_gradient(output),))
     if not isinstance(scalar, Tensor) or scalar.numel() != 1:
         actual = (
             f"shape {tuple(scalar.shape)}" if isinstance(scalar, Tensor) else type(scalar).__name__
@@ -258,6 +263,15 @@ def _measure_gradients(
         note = f"gradients: the backward pass failed: {describe_exception(problem)}"
         return GradientNorms(notes=(note,))
     return GradientNorms(weights, recorder.collector.sum_gradients)
+
+
+def _describe_missing_gradient(output: Any) -> str:
+    dtypes = {tensor.dtype for tensor in iter_tensors(output)}
+    if not dtypes:
+        return "gradients: the model returned no tensor"
+    if any(dtype.is_floating_point or dtype.is_complex for dtype in dtypes):
+        return "gradients: no output depends on a weight"
+    return f"gradients: outputs of type {', '.join(sorted(map(str, dtypes)))} have none"
 
 
 def set_train_mode(model: nn.Module, training: bool) -> None:
@@ -320,8 +334,12 @@ def surrogate_loss(out: Any) -> Tensor | None:
     own = model_loss(out)
     if own is not None:
         return own
-    values = {id(t): t for t in iter_tensors(out) if t.requires_grad and t.is_floating_point()}
-    parts = [t for t in values.values() if t.numel()][:MAX_LOSS_OUTPUTS]
+    values = {id(t): t for t in iter_tensors(out) if t.requires_grad}
+    parts = [
+        torch.view_as_real(t) if t.is_complex() else t
+        for t in values.values()
+        if t.numel() and (t.is_floating_point() or t.is_complex())
+    ][:MAX_LOSS_OUTPUTS]
     if not parts:
         return None
     generator = torch.Generator().manual_seed(0)

@@ -138,10 +138,10 @@ def _read_config(hf_model: Any) -> tuple[ConfigReader, Family, HeadVariant]:
 def build_config(family: Family, variant: HeadVariant, reader: ConfigReader) -> Config:
     """Return our config of a config of transformers; raise `UserError` for unsupported fields."""
     try:
-        values = {"kind": variant.kind} | family.read(reader) | variant.read(reader)
+        values: dict[str, Any] = {"kind": variant.kind} | family.read(reader) | variant.read(reader)
     except (TypeError, AttributeError):
         # Caused by a missing field or one of another type, which the reader has recorded.
         reader.finish(all_read=False)
         raise
     reader.finish()
-    return Config.from_kwargs(**values)
+    return Config(**values)

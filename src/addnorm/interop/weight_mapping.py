@@ -186,6 +186,17 @@ class WeightMapper:
         """
         merged: dict[tuple[tuple[str, ...], str], Tensor] = {}
         state, result = self.model.state_dict(), {}
+        changed = [
+            name
+            for pair in pairs
+            for name in pair.ours
+            if not isinstance(state.get(name), Tensor) or not state[name].is_floating_point()
+        ]
+        if changed:
+            raise UserError(
+                f"to_hf: expected the weights that from_hf created, got none of {changed[0]}; "
+                "undo replaced modules, pruning and quantization, and merge adapters first"
+            )
         for pair in pairs:
             if pair.constant is None:
                 key = (pair.ours, pair.transform.replace("alias", "same"))

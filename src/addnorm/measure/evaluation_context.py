@@ -7,17 +7,7 @@ from contextlib import ExitStack, contextmanager
 import torch
 from torch import nn
 
-
-@contextmanager
-def eval_mode(model: nn.Module) -> Iterator[None]:
-    """Put a model in evaluation mode inside the block; restore the mode of every module on exit."""
-    modes = [(module, module.training) for module in model.modules()]
-    model.eval()
-    try:
-        yield
-    finally:
-        for module, training in modes:
-            module.training = training
+from addnorm.stacks.eval_mode import eval_mode
 
 
 @contextmanager

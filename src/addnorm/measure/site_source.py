@@ -19,7 +19,7 @@ class SiteSource(Protocol):
         """Yield the row fields and the parameters of each site."""
 
 
-class StackSites:
+class StackSites(SiteSource):
     """Sites of the stacks of an addnorm model, read through their taps."""
 
     def __init__(self, model: nn.Module) -> None:

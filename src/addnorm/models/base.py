@@ -25,7 +25,7 @@ from addnorm.core.files import (
 from addnorm.core.validation import check_path
 from addnorm.kernels.cross_entropy import LossSums, cross_entropy
 from addnorm.models.check_config import check_matches_config
-from addnorm.models.config import CONFIG_HINT, Config
+from addnorm.models.config import CONFIG_EDIT_HINT, CONFIG_HINT, Config
 from addnorm.models.training_interface import TrainingInterface
 from addnorm.stacks import Decoder, Encoder, Stack
 from addnorm.stacks.init import check_seed, init_weight_, reset_all_parameters
@@ -189,7 +189,9 @@ def read_weights(folder: str | Path) -> dict[str, Tensor]:
     path = Path(folder) / WEIGHTS_FILE
     if not path.is_file():
         raise UserError(f"expected a folder written by save(), got no weights at {path}")
-    _, checksums = read_json_and_files(Path(folder) / CONFIG_FILE, hint=CONFIG_HINT)
+    _, checksums = read_json_and_files(
+        Path(folder) / CONFIG_FILE, hint=CONFIG_HINT, edit_hint=CONFIG_EDIT_HINT
+    )
     if WEIGHTS_FILE in checksums:
         check_file(path, checksums[WEIGHTS_FILE], hint="restore it, or save the model again")
     try:

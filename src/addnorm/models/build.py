@@ -52,7 +52,7 @@ def build(
     ('deepnorm', 'learned(length=1024)')
     """
     if what is None:
-        config = Config.from_kwargs(**overrides)
+        config = Config(**overrides)
     elif isinstance(what, str):
         config = PRESETS[what].config.replace(**overrides)
     elif isinstance(what, Config):

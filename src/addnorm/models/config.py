@@ -4,18 +4,18 @@ import math
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import Field, model_validator
 
 from addnorm.core.errors import UserError
-from addnorm.core.files import read_json
+from addnorm.core.files import read_json_and_files
 from addnorm.core.registry import MAX_FACTOR
 from addnorm.core.validation import (
     MAX_WIDTH,
     Depth,
+    FrozenConfig,
     Size,
     VocabSize,
     Width,
-    format_validation_error,
 )
 from addnorm.norms.base import registry as norms
 from addnorm.stacks.layer_config import LayerConfig
@@ -25,7 +25,8 @@ from addnorm.wirings.base import registry as wirings
 Rate = Annotated[float, Field(ge=0, lt=1)]
 PositiveFloat = Annotated[float, Field(gt=0, le=MAX_FACTOR, allow_inf_nan=False)]
 
-CONFIG_HINT = 'restore it, or delete its "checksum" to accept the change'
+CONFIG_HINT = "restore it"
+CONFIG_EDIT_HINT = 'or delete its "checksum" to accept the change'
 TRAINING_SETTINGS = {
     *("use_cache", "pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id"),
 }
@@ -34,15 +35,13 @@ compared."""
 KINDS = ("lm", "prefix_lm", "masked_lm", "seq2seq", "classifier")
 
 
-class Config(BaseModel):
+class Config(FrozenConfig):
     """Settings of a model, saved as `config.json` beside its weights.
 
-    >>> config = Config.from_kwargs(kind="lm", vocab=100, dim=32, depth=2, heads=4)
+    >>> config = Config(kind="lm", vocab=100, dim=32, depth=2, heads=4)
     >>> config.wiring, config.replace(wiring="b2t").wiring
     ('pre_ln', 'b2t')
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     model_type: ClassVar[str] = "addnorm"
     use_cache: ClassVar[bool | None] = None
@@ -144,17 +143,9 @@ class Config(BaseModel):
     activation_dropout: Rate = 0.0
     """Dropout rate of the feed-forward's hidden features."""
 
-    @classmethod
-    def from_kwargs(cls, **values: Any) -> "Config":
-        """Build a config; raise `UserError` with a one-line message for invalid fields."""
-        try:
-            return cls(**values)
-        except ValidationError as error:
-            raise UserError(format_validation_error(error, list(cls.model_fields))) from None
-
     def replace(self, **changes: Any) -> "Config":
         """Return a copy with some fields changed."""
-        return Config.from_kwargs(**self.model_dump() | changes)
+        return Config(**self.model_dump() | changes)
 
     @model_validator(mode="after")
     def _check_consistency(self) -> "Config":
@@ -259,7 +250,7 @@ class Config(BaseModel):
         """Read a `config.json`."""
         if not path.is_file():
             raise UserError(f"expected a folder written by save(), got no config at {path}")
-        values = read_json(path, hint=CONFIG_HINT)
+        values, _ = read_json_and_files(path, hint=CONFIG_HINT, edit_hint=CONFIG_EDIT_HINT)
         if not isinstance(values, dict):
             raise UserError(f"{path}: expected a JSON object, got {type(values).__name__}")
         return cls.from_dict(values)
@@ -268,9 +259,7 @@ class Config(BaseModel):
     def from_dict(cls, values: dict[str, Any]) -> "Config":
         """Build a config from JSON data, which stores the tuple of windows as a list."""
         window = values.get("window")
-        return cls.from_kwargs(
-            **values | ({"window": tuple(window)} if isinstance(window, list) else {})
-        )
+        return cls(**values | ({"window": tuple(window)} if isinstance(window, list) else {}))
 
 
 _FIELD_NAMES = set(Config.model_fields)

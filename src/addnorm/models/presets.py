@@ -255,7 +255,7 @@ _ROWS: list[tuple[str, str, str, int, dict[str, Any]]] = [
 
 PRESETS = registry = Presets(
     {
-        name: Preset(name, title, paper, parameters, Config.from_kwargs(**values))
+        name: Preset(name, title, paper, parameters, Config(**values))
         for name, title, paper, parameters, values in _ROWS
     }
 )

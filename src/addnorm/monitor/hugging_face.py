@@ -33,7 +33,7 @@ class MonitorCallback(TrainerCallback, ExportableState):
     Args:
         every: measure step 1 and every update divisible by this number
         folder: folder of `rows.jsonl`; `monitor` inside the Trainer's `output_dir` by default
-        trainer: Trainer whose loggers (`report_to`) also get a summary of each look; a callback
+        trainer: the one whose loggers (`report_to`) also get a summary of each look; a callback
             does not know its Trainer, so pass it here and use `trainer.add_callback`
         sinks: further sinks, as for `addnorm.Monitor`
         doctor: whether to audit the model at the first step and log the findings
@@ -56,6 +56,7 @@ class MonitorCallback(TrainerCallback, ExportableState):
         self.monitor_state: dict[str, Any] | None = None
 
     def state(self) -> dict[str, Any]:
+        """Return arguments and state of the monitor for a checkpoint of the Trainer."""
         state = self.monitor_state if self.monitor is None else self.monitor.state_dict()
         folder = None if self.folder is None else str(self.folder)
         args = {"every": self.every, "folder": folder, "doctor": self.doctor}
@@ -64,6 +65,7 @@ class MonitorCallback(TrainerCallback, ExportableState):
     def on_train_begin(
         self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any
     ) -> None:
+        """Start the monitor, after a checkpoint where it stood."""
         if self.monitor is not None:
             self.monitor.close()
         sinks = [*self.sinks]
@@ -83,11 +85,13 @@ class MonitorCallback(TrainerCallback, ExportableState):
         self.monitor.set_step(state.global_step)
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Write the last look, if the Trainer has not logged since."""
         if self.monitor is not None:
             self._finish_look(args)
             self.monitor.set_step(state.global_step)
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
+        """Take loss and gradient norm from the log of the Trainer."""
         if self.monitor is None or not logs:
             return
         if "eval_loss" in logs:
@@ -96,6 +100,7 @@ class MonitorCallback(TrainerCallback, ExportableState):
             self._finish_look(args, logs.get("grad_norm"), logs["loss"])
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Write pending rows and remove all hooks."""
         if self.monitor is not None:
             self._finish_look(args)
             self.monitor.close()

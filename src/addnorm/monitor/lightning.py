@@ -66,12 +66,15 @@ class MonitorCallback(Callback):
         self._observers: list[CallObserver] = []
 
     def state_dict(self) -> dict[str, Any]:
+        """Return the state of the monitor for a checkpoint."""
         return {} if self.monitor is None else {"monitor": self.monitor.state_dict()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Keep the state of a checkpoint until the monitor starts."""
         self._saved_state = state_dict.get("monitor")
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        """Observe the calls of the modules until the first update."""
         self._close()
         self.monitor, self._first_step = None, trainer.global_step
         modules = [self.module] if self.module is not None else [pl_module, *pl_module.children()]
@@ -84,6 +87,7 @@ class MonitorCallback(Callback):
             observer.attach()
 
     def on_before_optimizer_step(self, trainer: Any, pl_module: Any, optimizer: Any) -> None:
+        """Measure before an update; gradients are unscaled and not clipped yet."""
         if self.monitor is None:
             self.monitor = self._start(trainer, pl_module, optimizer)
         self._is_updating = True
@@ -92,6 +96,7 @@ class MonitorCallback(Callback):
     def on_train_batch_end(
         self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
+        """Finish the measurement of an update, and judge the loss."""
         if self.monitor is None:
             return
         if self._is_updating:
@@ -103,14 +108,17 @@ class MonitorCallback(Callback):
         self.monitor.step(loss * scale if isinstance(loss, torch.Tensor) else None)
 
     def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
+        """Log the metric `val_loss`, if the module has one."""
         loss = trainer.callback_metrics.get("val_loss")
         if self.monitor is not None and loss is not None and not trainer.sanity_checking:
             self.monitor.log("loss", float(loss), split="valid")
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
+        """Write pending rows and remove all hooks."""
         self._close()
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
+        """Mark the run as interrupted."""
         self._close("interrupted")
 
     def _close(self, ending: str = "done") -> None:

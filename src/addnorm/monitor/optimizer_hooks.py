@@ -67,7 +67,7 @@ class StepHooks:
         ]
 
     def remove(self) -> None:
-        """Remove the hooks."""
+        """Detach from the optimizers, whose steps are then no longer counted."""
         for handle in self._handles:
             handle.remove()
         self._handles = []

@@ -44,7 +44,7 @@ class Sink(Protocol):
         """Write what is pending and release files."""
 
 
-class JsonLines:
+class JsonLines(Sink):
     """Rows appended to `rows.jsonl` of a folder, which `addnorm report` reads."""
 
     def __init__(self, folder: str | Path) -> None:
@@ -57,7 +57,7 @@ class JsonLines:
         pass
 
 
-class CallableSink:
+class CallableSink(Sink):
     """Rows passed to a function, as a list of dicts."""
 
     def __init__(self, function: Callable[[list[dict[str, Any]]], Any]) -> None:
@@ -70,7 +70,7 @@ class CallableSink:
         pass
 
 
-class MetricsSink:
+class MetricsSink(Sink):
     """Numbers of each step passed to a function of a dict and the step.
 
     Args:

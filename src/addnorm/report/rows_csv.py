@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from addnorm.core.csv_cells import escape_formula
 from addnorm.core.rows import Row
+from addnorm.data.csv_cells import escape_formula
 from addnorm.report.output import open_output
 
 LEADING_COLUMNS = ("step", "name", "value", "split", "stack", "site", "layer", "kind")

@@ -104,9 +104,12 @@ def _load_arrangement(folder: Path) -> dict[str, Any]:
 
 def _check_fit_rows(folder: Path) -> None:
     """Raise `UserError` if the rows of `addnorm fit` have changed since the estimator was saved."""
-    _, checksums = read_json_and_files(folder / "estimator.json", nonfinite=True)
+    path, hint = folder / "estimator.json", "restore it, or fit again"
+    data, checksums = read_json_and_files(path, nonfinite=True, hint=hint)
+    if data is not None and not isinstance(data, dict):
+        raise UserError(f"{path}: expected an object, got {type(data).__name__}; {hint}")
     if ROWS in checksums:
-        check_file(folder / ROWS, checksums[ROWS], hint="restore it, or fit again")
+        check_file(folder / ROWS, checksums[ROWS], hint=hint)
 
 
 def summarize_numbers(history: History, events: Sequence[Event]) -> dict[str, str]:

@@ -1,10 +1,10 @@
 """Roles of the weights of a module, measured by running it on random tokens.
 
-The rows of a weight (its output features) are told apart by gradients of the module's output:
+The rows of a weight (its output features) are distinguished by gradients of the module's output:
 
-- Queries and keys only decide how the values of different tokens are mixed. If all tokens of a
-  sequence are equal, the mixture is the same whatever the queries and keys are, so the gradient of
-  their rows vanishes.
+- Queries and keys only decide how the values of different tokens are mixed. Their gradient vanishes
+  if the attention scores are detached (`token_products.py`), and also, where the weights of the
+  mixture have the sum 1, if all tokens of a sequence are equal.
 - A token's output depends on its own query and on the keys of all tokens. For one output token, the
   gradient of a query row is a multiple of that token's input, whichever output features are taken;
   that of a key row is not.
@@ -14,17 +14,24 @@ Neither names nor the order of the code matter, and the parts of a fused weight 
 row. The module runs with random weights in place of its own, which are not changed.
 """
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+import hashlib
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
+from itertools import groupby
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from addnorm.stacks.eval_mode import eval_mode
 from addnorm.stacks.forward_signature import ForwardSignature, unwrap_compiled
+from addnorm.stacks.token_products import DetachScores
 
-BATCH, LENGTH = 32, 6  # a ReLU is closed for all of 32 random sequences once in 4e9 times
+BATCH = 32  # a ReLU is closed for all of 32 random sequences once in 4e9 times
+LENGTHS = (5, 7, 11, 13, 17, 19, 23)
+"""Primes: a number of tokens that divides no size of a weight is seen in axes of tokens only."""
+EVEN_LENGTH = 6  # for modules that take pairs or windows of tokens
 MAX_LENGTH = 4096
 NUM_PAIRS = 4  # attention to two tokens alone can make the gradients of a key row parallel once
 VANISHING = 1e-3  # relative size of a gradient that is rounding error
@@ -45,36 +52,72 @@ class RowRoles:
     transposed: bool
     """Whether output features are the columns, as in Hugging Face's Conv1D."""
 
+    def iter_runs(self) -> Iterator[tuple[str, int, int]]:
+        """Yield (role, start, stop) of rows with the same role that follow each other."""
+        start = 0
+        for role, run in groupby(self.rows):
+            stop = start + len(list(run))
+            yield role, start, stop
+            start = stop
 
-def probe_roles(module: nn.Module, names: Sequence[str], *, dim: int) -> dict[str, RowRoles]:
+
+@dataclass(frozen=True)
+class ProbeResult:
+    """Roles found by running a module."""
+
+    rows: dict[str, RowRoles]
+    """Roles of the rows of each weight, by name."""
+    has_product: bool
+    """Whether results that depend on tokens are multiplied, as queries and keys are."""
+
+
+ProbeCache = dict[Hashable, ProbeResult]
+"""Results by what the module computed; modules that compute the same are probed once."""
+
+
+def probe_roles(
+    module: nn.Module, names: Sequence[str], *, dim: int, cache: ProbeCache | None = None
+) -> ProbeResult:
     """Return the roles of the rows of weights.
 
     Args:
         module: sub-layer from (B, L, dim) to the same shape
         names: names of the weights, each with two or more axes
         dim: features of the stream
+        cache: results of other modules, to which that of this one is added
 
     Raises:
         ProbeError: the module does not run on tokens (B, L, dim)
     """
     module = unwrap_compiled(module)
-    weights = [dict(module.named_parameters())[name] for name in names]
-    sizes = {size for weight in weights for size in weight.shape}  # a token mixer has one length
-    lengths = [LENGTH, *sorted(size for size in sizes - {LENGTH} if size <= MAX_LENGTH)]
+    tensors = (*module.parameters(), *module.buffers())
+    sizes = {size for tensor in tensors for size in tensor.shape}
     problem = ProbeError("it has no weights")
-    for length in lengths:
+    for length in _list_lengths(sizes, dim):
         try:
-            return _Probe(module, names, dim, length).find_roles()
+            is_distinct = not any(size % length == 0 for size in (sizes | {dim}) - {length})
+            probe = _Probe(module, names, dim, length, is_distinct=is_distinct and length != dim)
+            return probe.find_roles({} if cache is None else cache)
         except Exception as error:  # whatever the code of a user raises
-            problem = problem if problem.__cause__ else _describe(error)
+            problem = problem if problem.__cause__ else _to_probe_error(error)
     raise problem
+
+
+def _list_lengths(sizes: Iterable[int], dim: int) -> list[int]:
+    """Return the lengths to try, best first; token mixers and tables of positions fix one."""
+    distinct = [each for each in LENGTHS if all(size % each for size in (*sizes, dim))]
+    fixed = sorted(size for size in sizes if size <= MAX_LENGTH)
+    return list(dict.fromkeys((*distinct[:1], EVEN_LENGTH, *fixed)))
 
 
 class _Probe:
     """One module with random weights and tokens of one length."""
 
-    def __init__(self, module: nn.Module, names: Sequence[str], dim: int, length: int) -> None:
+    def __init__(
+        self, module: nn.Module, names: Sequence[str], dim: int, length: int, *, is_distinct: bool
+    ) -> None:
         self.module, self.names, self.dim, self.length = module, names, dim, length
+        self.is_distinct = is_distinct  # whether only axes of tokens have this length
         self.generator = torch.Generator().manual_seed(0)
         first = next(module.parameters())
         self.device = first.device
@@ -89,35 +132,54 @@ class _Probe:
             for name, buffer in buffers.items()
         }
 
-    def find_roles(self) -> dict[str, RowRoles]:
+    def find_roles(self, cache: ProbeCache) -> ProbeResult:
         tokens = self._draw(BATCH, self.length, self.dim)
         varied = self._run(tokens)
+        if not varied.requires_grad:
+            raise ProbeError("its output has no gradient")
         factors = self._draw(*varied.shape)
         total = self._gradients(varied, factors)
+        key = self._describe_function(varied, total)
+        if key not in cache:
+            cache[key] = self._classify(tokens, varied, factors, total)
+        return cache[key]
+
+    def _describe_function(self, y: Tensor, grads: list[Tensor]) -> Hashable:
+        """Return what the module computes: equal weights and tokens give this output."""
+        shapes = tuple((name, tuple(tensor.shape)) for name, tensor in self.tensors.items())
+        output = hashlib.sha256(y.detach().cpu().numpy().tobytes()).hexdigest()
+        return shapes, tuple(self.names), output, tuple(grad.norm().item() for grad in grads)
+
+    def _classify(
+        self, tokens: Tensor, varied: Tensor, factors: Tensor, total: list[Tensor]
+    ) -> ProbeResult:
         features = range(min(3, self.dim))
         by_feature = [self._gradients(varied[..., i], factors[..., i]) for i in features]
-        places = range(min(3, self.length))
-        by_place = [self._gradients(varied[:, i], factors[:, i]) for i in places]
+        positions = range(min(3, self.length))
+        by_position = [self._gradients(varied[:, i], factors[:, i]) for i in positions]
         last = [
             [self._gradients(varied[i, -1], self._draw(self.dim)) for _ in range(2)]
             for i in range(NUM_PAIRS)
         ]
         equal_tokens = tokens[:, :1].repeat(1, self.length, 1)
         equal = self._gradients(self._run(equal_tokens), factors)
-        return {
+        without_scores = DetachScores(tokens, self.length if self.is_distinct else None)
+        detached = self._gradients(self._run(tokens, without_scores), factors)
+        rows = {
             name: _classify_rows(
                 total[index],
-                equal[index],
+                (equal[index], detached[index]),
                 [(one[index], other[index]) for one, other in last],
                 {
                     self.dim: [each[index] for each in by_feature],
-                    self.length: [each[index] for each in by_place],
+                    self.length: [each[index] for each in by_position],
                 },
             )
             for index, name in enumerate(self.names)
         }
+        return ProbeResult(rows, without_scores.has_product)
 
-    def _run(self, x: Tensor) -> Tensor:
+    def _run(self, x: Tensor, mode: DetachScores | None = None) -> Tensor:
         signature = ForwardSignature.from_module(self.module)
         mask = torch.ones(x.shape[:2], dtype=torch.bool, device=self.device)
         known = {"mask": mask, "memory": x, "memory_mask": mask}
@@ -125,7 +187,12 @@ class _Probe:
         if unknown:
             raise ProbeError(f"its forward requires {unknown[0]!r}")
         kwargs = {name: known[name] for name in signature.required}
-        with _evaluation(self.module), torch.random.fork_rng(), torch.enable_grad():
+        with (
+            eval_mode(self.module),
+            torch.random.fork_rng(),
+            torch.enable_grad(),
+            mode or nullcontext(),
+        ):
             y = functional_call(self.module, self.tensors, (x,), kwargs)
         if not isinstance(y, Tensor) or y.shape != x.shape:
             raise ProbeError("its output does not have the shape of its input")
@@ -134,6 +201,8 @@ class _Probe:
         return y
 
     def _gradients(self, y: Tensor, factors: Tensor) -> list[Tensor]:
+        if not y.requires_grad:
+            return [torch.zeros_like(leaf) for leaf in self.leaves]
         grads = torch.autograd.grad(
             (y * factors).sum(), self.leaves, retain_graph=True, allow_unused=True
         )
@@ -155,7 +224,7 @@ class _Probe:
 
 def _classify_rows(
     total: Tensor,
-    equal: Tensor,
+    fixed_mixture: Sequence[Tensor],
     last: list[tuple[Tensor, Tensor]],
     by_output: dict[int, list[Tensor]],
 ) -> RowRoles:
@@ -163,7 +232,7 @@ def _classify_rows(
 
     Args:
         total: gradient of the whole output
-        equal: gradient of the output of sequences of equal tokens
+        fixed_mixture: gradients where queries and keys have no effect on the output
         last: pairs of gradients of one output token, for two combinations of its features
         by_output: gradients of single output features and of single output tokens, by their number
     """
@@ -176,7 +245,8 @@ def _classify_rows(
     for axis in (0, 1) if total.ndim == 2 else (0,):
         norms = _row_norms(total, axis)
         used = norms > VANISHING**2 * norms.max()
-        mixing = used & (_row_norms(equal, axis) < VANISHING * norms)
+        vanishing = [_row_norms(each, axis) < VANISHING * norms for each in fixed_mixture]
+        mixing = used & torch.stack(vanishing).any(0)
         if not mixing.any():
             continue
         is_query = torch.stack([_are_parallel(*pair, axis) for pair in last]).all(0)
@@ -208,21 +278,9 @@ def _row_norms(grad: Tensor, axis: int) -> Tensor:
     return grad.movedim(axis, 0).flatten(1).norm(dim=1)
 
 
-def _describe(error: Exception) -> ProbeError:
+def _to_probe_error(error: Exception) -> ProbeError:
     if isinstance(error, ProbeError):
         return error
     problem = ProbeError(f"{type(error).__name__}: {error}"[:200])
     problem.__cause__ = error
     return problem
-
-
-@contextmanager
-def _evaluation(module: nn.Module) -> Iterator[None]:
-    """Put a module into evaluation mode inside the block."""
-    training = [each for each in module.modules() if each.training]
-    module.eval()
-    try:
-        yield
-    finally:
-        for each in training:
-            each.training = True

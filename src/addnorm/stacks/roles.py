@@ -13,24 +13,23 @@ import re
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
 from typing import Any
 
 from torch import Tensor, nn
 from torch.nn.utils.parametrize import ParametrizationList
 
-from addnorm.core.errors import RolesGuessedWarning, WeightsNotInitializedWarning
+from addnorm.core.errors import WeightsNotInitializedWarning
 from addnorm.core.plan import Plan, Site
 from addnorm.stacks.declared_roles import PartOfWeight, match_paths, parse_declared_roles
 from addnorm.stacks.forward_signature import as_sublayer, unwrap_compiled
-from addnorm.stacks.role_probe import ProbeError, RowRoles, probe_roles
+from addnorm.stacks.role_guess import MIXING_ROLES, guess_roles, has_mixing_roles, warn_guessed
+from addnorm.stacks.role_probe import ProbeCache, ProbeError, RowRoles, probe_roles
 from addnorm.sublayers.base import Sublayer
 
 OPAQUE_MODULES = (nn.RNNBase, ParametrizationList, nn.Embedding, nn.EmbeddingBag)
 """Modules whose weights have none of the roles."""
-TABLES = re.compile(r"bias|pos|table|embed|token", re.IGNORECASE)
+TABLE_NAMES = re.compile(r"bias|pos|table|embed|token", re.IGNORECASE)
 """Names of parameters with two axes that are not matrices, such as relative_position_bias_table."""
-MIXING = ("query", "key")
 
 
 @dataclass(frozen=True)
@@ -61,7 +60,7 @@ class StackRoles:
             if module is not None:
                 parse_declared_roles(module, own)  # raises now, not at the first use
         self._found: dict[int, tuple[nn.Module, SublayerRoles]] = {}
-        self._by_structure: dict[str, SublayerRoles] = {}
+        self._probed: ProbeCache = {}
 
     def iter_weights(self, site: Site, sublayer: nn.Module) -> Iterator[RoleWeight]:
         """Yield the weights of the sub-layer of a site."""
@@ -73,15 +72,15 @@ class StackRoles:
             return
         module, found = self._found.get(site.index, (None, None))
         if found is None or module is not sublayer:
-            declared = self.declared[site.index]
-            shapes = [(name, tuple(each.shape)) for name, each in sublayer.named_parameters()]
-            structure = f"{type(sublayer)} {sublayer} {shapes} {site.kind} {declared}"
-            found = self._by_structure.get(structure) or SublayerRoles.find(
-                sublayer, kind=site.kind, dim=self.dim, declared=declared
+            found = SublayerRoles.find(
+                sublayer,
+                kind=site.kind,
+                dim=self.dim,
+                declared=self.declared[site.index],
+                cache=self._probed,
             )
             if not any(parameter.is_meta for parameter in sublayer.parameters()):
                 self._found[site.index] = sublayer, found
-                self._by_structure[structure] = found
         yield from found.iter_weights(sublayer)
 
 
@@ -93,7 +92,13 @@ class SublayerRoles:
 
     @classmethod
     def find(
-        cls, module: nn.Module, *, kind: str, dim: int, declared: Mapping[str, Any]
+        cls,
+        module: nn.Module,
+        *,
+        kind: str,
+        dim: int,
+        declared: Mapping[str, Any],
+        cache: ProbeCache,
     ) -> "SublayerRoles":
         """Find the roles of all weights of a plain module; warn where they are guessed.
 
@@ -102,6 +107,7 @@ class SublayerRoles:
             kind: kind of its site; weights of kind "ffn" without attention are ffn_in and ffn_out
             dim: features of the stream
             declared: roles by path, from the user
+            cache: results of other modules of the stack
         """
         module = unwrap_compiled(module)
         parts = parse_declared_roles(module, declared) + _known_parts(module)
@@ -120,9 +126,9 @@ class SublayerRoles:
         ]
         matrices = {name: parameter for name, parameter in rest.items() if parameter.ndim >= 2}
         left_out = {name for path in opaque for name in _list_matrices(module, path)} - done
-        left_out |= {name for name in matrices if TABLES.search(name.rpartition(".")[2])}
+        left_out |= {name for name in matrices if TABLE_NAMES.search(name.rpartition(".")[2])}
         matrices = {name: each for name, each in matrices.items() if name not in left_out}
-        found, unused = _find_matrix_roles(module, matrices, parts, kind=kind, dim=dim)
+        found, unused = _find_matrix_roles(module, matrices, parts, kind=kind, dim=dim, cache=cache)
         _warn_left_out(module, sorted(left_out | set(unused)))
         order = {name: index for index, (name, _) in enumerate(module.named_parameters())}
         weights = [part for part in (*parts, *found) if part.role != "bias"]
@@ -186,42 +192,61 @@ def _find_matrix_roles(
     *,
     kind: str,
     dim: int,
+    cache: ProbeCache,
 ) -> tuple[list[PartOfWeight], list[str]]:
     """Return the parts of weights without a declared role, and the names of unused weights."""
-    has_attention = any(part.role in MIXING for part in known)
+    has_attention = any(part.role in MIXING_ROLES for part in known)
     if not matrices or any(matrix.is_meta for matrix in matrices.values()):
         return [], []
     if len(matrices) == 1 and not any(part.role not in (None, "bias") for part in known):
         rows = {name: RowRoles(("out",) * len(each), False) for name, each in matrices.items()}
     else:
-        try:
-            rows = probe_roles(module, list(matrices), dim=dim)
-        except ProbeError as error:
-            rows = _guess(matrices, is_last=not has_attention)
-            _warn_guessed(module, rows, f"it could not be run on random tokens ({error})")
-        else:
-            named = _guess(matrices, is_last=not has_attention)
-            has_out = any(part.role in ("out", "ffn_out") for part in known)
-            if not has_out and not any(found.rows[0] == "out" for found in rows.values()):
-                last = [name for name, found in named.items() if found.rows[0] == "out"]
-                rows |= {name: named[name] for name in last}
-                _warn_guessed(module, rows, "no matrix computes the output features one by one")
-            if kind != "ffn" and not has_attention and _mixes(named) and not _mixes(rows):
-                rows = named
-                _warn_guessed(module, rows, "its queries and keys do not only mix tokens")
-    has_attention = has_attention or _mixes(rows)
+        rows = _measure_or_guess(module, matrices, known, kind=kind, dim=dim, cache=cache)
+    has_attention = has_attention or has_mixing_roles(rows)
     is_ffn = kind == "ffn" and not has_attention
     inner, out = ("ffn_in", "ffn_out") if is_ffn else ("value", "out")
-    words = {"inner": inner, "out": out, "query": "query", "key": "key", "value": "value"}
+    role_names = {"inner": inner, "out": out, "query": "query", "key": "key", "value": "value"}
     parts = []
     for name, found in rows.items():
         if found.rows[0] == "unused":
             continue
         size = _matrix_rows(name, matrices, rows) if not has_attention else None
-        for role, start, stop in _runs(found.rows):
+        for role, start, stop in found.iter_runs():
             count = size or found.rows.count(role)
-            parts.append(PartOfWeight(name, words[role], start, stop, count, found.transposed))
+            parts.append(PartOfWeight(name, role_names[role], start, stop, count, found.transposed))
     return parts, [name for name, found in rows.items() if found.rows[0] == "unused"]
+
+
+def _measure_or_guess(
+    module: nn.Module,
+    matrices: dict[str, nn.Parameter],
+    known: Sequence[PartOfWeight],
+    *,
+    kind: str,
+    dim: int,
+    cache: ProbeCache,
+) -> dict[str, RowRoles]:
+    """Return the roles of the rows of weights; warn where they do not follow from a run."""
+    has_attention = any(part.role in MIXING_ROLES for part in known)
+    guessed = guess_roles(matrices, last_is_output=not has_attention)
+    try:
+        result = probe_roles(module, list(matrices), dim=dim, cache=cache)
+    except ProbeError as error:
+        warn_guessed(module, guessed, f"it could not be run on random tokens ({error})")
+        return guessed
+    rows = result.rows
+    has_out = any(part.role in ("out", "ffn_out") for part in known)
+    if not has_out and not any(found.rows[0] == "out" for found in rows.values()):
+        rows = rows | {name: each for name, each in guessed.items() if each.rows[0] == "out"}
+        warn_guessed(module, rows, "no matrix computes the output features one by one")
+    if kind == "ffn" or has_attention or has_mixing_roles(rows):
+        return rows
+    if has_mixing_roles(guessed):
+        warn_guessed(module, guessed, "its queries and keys do not only mix tokens")
+        return guessed
+    if result.has_product:
+        warn_guessed(module, rows, "it multiplies tokens, and no queries and keys were found")
+    return rows
 
 
 def _matrix_rows(
@@ -246,47 +271,6 @@ def _matrix_rows(
     return next((width for width in outputs if width < size and size % width == 0), None)
 
 
-def _runs(rows: Sequence[str]) -> Iterator[tuple[str, int, int]]:
-    """Yield (role, start, stop) of rows that follow each other."""
-    start = 0
-    for role, run in groupby(rows):
-        stop = start + len(list(run))
-        yield role, start, stop
-        start = stop
-
-
-def _mixes(rows: Mapping[str, RowRoles]) -> bool:
-    return any(role in MIXING for found in rows.values() for role in found.rows)
-
-
-_PROJECTION = r"(?:w|to|fc|lin|linear|proj|in)?_?(?:{})_?(?:proj|projection|lin|linear|layer|net)?"
-_NAMES = {
-    ("query",): _PROJECTION.format("q|query|queries"),
-    ("key",): _PROJECTION.format("k|key|keys"),
-    ("value",): _PROJECTION.format("v|value|values"),
-    ("query", "key", "value"): _PROJECTION.format("qkv|query_key_value|c_attn"),
-    ("query", "key"): _PROJECTION.format("qk"),
-    ("key", "value"): _PROJECTION.format("kv|key_value"),
-    ("out",): _PROJECTION.format("o|out|output"),
-}
-
-
-def _guess(matrices: Mapping[str, Tensor], *, is_last: bool) -> dict[str, RowRoles]:
-    """Guess roles from conventional names; the last of the other matrices writes to the stream."""
-    guessed: dict[str, RowRoles] = {}
-    for name, matrix in matrices.items():
-        word = name.removesuffix(".weight").removesuffix("_weight").rpartition(".")[2].lower()
-        roles = next((key for key, form in _NAMES.items() if re.fullmatch(form, word)), ("inner",))
-        size = len(matrix)
-        count, left = divmod(size, len(roles))
-        rows = ("inner",) * size if left else tuple(role for role in roles for _ in range(count))
-        guessed[name] = RowRoles(rows, False)
-    others = [name for name, found in guessed.items() if found.rows[0] == "inner"]
-    if is_last and others and not any(found.rows[0] == "out" for found in guessed.values()):
-        guessed[others[-1]] = RowRoles(("out",) * len(matrices[others[-1]]), False)
-    return guessed
-
-
 def _is_inside(name: str, path: str) -> bool:
     return not path or name.startswith(f"{path}.")
 
@@ -306,17 +290,5 @@ def _warn_left_out(module: nn.Module, names: Sequence[str]) -> None:
             f"{', '.join(names)}; declare them with Stack(roles={{{names[0]!r}: ...}}), or None to "
             "leave them unchanged",
             WeightsNotInitializedWarning,
-            stacklevel=5,
+            stacklevel=5,  # find, StackRoles.iter_weights, the method of Stack, its caller
         )
-
-
-def _warn_guessed(module: nn.Module, rows: Mapping[str, RowRoles], reason: str) -> None:
-    text = ", ".join(
-        f"{name}: {'+'.join(dict.fromkeys(found.rows))}" for name, found in rows.items()
-    )
-    warnings.warn(
-        f"roles of the weights of {type(module).__name__} are guessed, because {reason}: {text}; "
-        "declare them with Stack(roles={...}) or an attribute `roles` of the module",
-        RolesGuessedWarning,
-        stacklevel=6,
-    )

@@ -291,9 +291,7 @@ class TabularTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         config, data = state.pop("_module", (None, b""))
         super().__setstate__(state)
         if config is not None:
-            self.module_, self.reference_ = module_from_bytes(
-                data, TableConfig.from_kwargs(**config)
-            )
+            self.module_, self.reference_ = module_from_bytes(data, TableConfig(**config))
 
     # Input validation
 

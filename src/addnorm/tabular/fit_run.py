@@ -28,7 +28,8 @@ from sklearn.metrics import (
 )
 
 from addnorm.core.errors import UserError, unknown_name_message
-from addnorm.core.files import file_checksum, folder_lock, read_yaml, write_yaml
+from addnorm.core.files import file_checksum, read_yaml, write_yaml
+from addnorm.core.locks import folder_lock
 from addnorm.core.parsing import parse_yaml
 from addnorm.core.rows import write_rows
 from addnorm.tabular import TabularTransformerClassifier, TabularTransformerRegressor, load

@@ -102,10 +102,8 @@ def make_model_config(estimator: Any, encoder: TableEncoder, outputs: int) -> Ta
         for name, value in estimator._default_dropout.items()
         if name not in model.unused_fields
     }
-    fields = dropout | model.defaults | params
-    return TableConfig.from_kwargs(
-        model=estimator.model, outputs=outputs, **fields, **encoder.layout
-    )
+    fields: dict[str, Any] = {"model": estimator.model, "outputs": outputs, **encoder.layout}
+    return TableConfig(**fields, **dropout | model.defaults | params)
 
 
 def holdout_fractions(estimator: Any, y: np.ndarray, rows: UniqueRows) -> np.ndarray:

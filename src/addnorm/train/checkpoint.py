@@ -12,7 +12,6 @@ leaves the hidden folder at most, and `prune` removes it. Files that change late
 disk, a partial copy) fail their checksum, and `load` returns None.
 """
 
-import os
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -27,6 +26,7 @@ from addnorm.core.errors import UserError
 from addnorm.core.files import (
     file_checksum,
     fsync_path,
+    owner_id,
     read_json_and_files,
     to_checked_json,
 )
@@ -51,7 +51,7 @@ class Checkpoint:
 def save(folder: Path, checkpoint: Checkpoint) -> None:
     """Write a checkpoint to `folder/step-N`; replaces an existing one of the same step."""
     target = folder / f"step-{checkpoint.step}"
-    temporary = folder / f".step-{checkpoint.step}.{os.getpid()}"
+    temporary = folder / f".step-{checkpoint.step}.{owner_id()}"
     try:
         temporary.mkdir(parents=True)
         checksums = {}

@@ -222,9 +222,9 @@ class Recipe(BaseModel):
 
     def build_config(self, *, vocab: int, classes: int | None = None) -> Config:
         """Return the model's config for a vocabulary and a number of classes."""
-        extra = {} if classes is None else {"classes": classes}
-        kind = self.make_task().model_kind
-        return Config.from_kwargs(kind=kind, vocab=vocab, **extra, **self.model)
+        data: dict[str, Any] = {"kind": self.make_task().model_kind, "vocab": vocab}
+        data |= {} if classes is None else {"classes": classes}
+        return Config(**data, **self.model)
 
     def to_flat_dict(self) -> dict[str, Any]:
         """Return every key with its value, as in YAML."""
@@ -326,7 +326,7 @@ def _build_config(preset: str | None, model: dict[str, Any], kind: str) -> Confi
             "pooling: expected cls or mean for a task with one label per text, got none"
         )
     if preset is None:
-        return Config.from_kwargs(**{"kind": kind} | data | DEFAULT_MODEL_FIELDS | model)
+        return Config(**{"kind": kind} | data | DEFAULT_MODEL_FIELDS | model)
     if not isinstance(preset, str):
         raise UserError(f"preset: expected one of {', '.join(PRESETS)}, got {preset!r}")
     known = PRESETS[preset].config

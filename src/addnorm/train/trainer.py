@@ -37,8 +37,8 @@ from typing import Any
 import torch
 
 from addnorm.core.errors import UserError
-from addnorm.core.files import folder_lock
 from addnorm.core.interrupts import StopFlag, graceful_shutdown
+from addnorm.core.locks import folder_lock
 from addnorm.core.rows import Row, thinned_interval
 from addnorm.data.batches import Batch, BatchIterator, DataPosition
 from addnorm.measure import Monitor, SpikeDetector

@@ -11,7 +11,7 @@ import pyarrow.parquet
 import pytest
 import yaml
 
-from addnorm.core.csv_cells import unescape_formula
+from addnorm.data.csv_cells import unescape_formula
 from addnorm.tabular import load
 from addnorm.tabular.task_setup import split_rows
 from tests.tabular.sample_tables import mixed

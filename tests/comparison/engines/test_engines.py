@@ -24,7 +24,7 @@ from addnorm.comparison.run import run_comparison
 from addnorm.comparison.run_cell import DiskFullError, run_cell
 from addnorm.comparison.tasks import get_task
 from addnorm.core.errors import UserError
-from addnorm.core.files import try_lock
+from addnorm.core.locks import try_lock
 from addnorm.core.rows import read_rows, write_rows
 from addnorm.train.trained_run import TrainedRun
 

@@ -8,7 +8,8 @@ from torch import nn
 
 from addnorm.core.errors import UserError
 from addnorm.doctor.loading.example_inputs import guess_inputs, parse_input_specs
-from addnorm.doctor.loading.targets import build_optimizer, build_target
+from addnorm.doctor.loading.hugging_face import build_hf_model
+from addnorm.doctor.loading.targets import build_optimizer, build_target, read_options
 
 MODULE = """
 import sys
@@ -126,3 +127,37 @@ def test_failed_callable_explains_why(folder, text, message):
         sys.modules.pop("fails")
     assert message in str(problem.value)
     assert ("pass its arguments" in str(problem.value)) is ("width" in text)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("c.json", '{"eps": 1e-05, "depth": 2}'), ("c.yaml", "eps: 1e-05\ndepth: 2\n")],
+)
+def test_numbers_without_a_point_are_numbers(tmp_path, name, text):
+    (tmp_path / name).write_text(text)
+    assert read_options(tmp_path / name) == {"eps": 1e-05, "depth": 2}
+
+
+@pytest.mark.parametrize("name", ["deep.json", "deep.yaml"])
+def test_deeply_nested_files_are_one_line(tmp_path, name):
+    (tmp_path / name).write_text("[" * 100_000)
+    with pytest.raises(UserError, match="nested too deeply"):
+        read_options(tmp_path / name)
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ("[" * 100_000, "nested too deeply"),
+        ('{"model_type": "bert", "num_hidden_layers": 100000000000}', "at most 10000"),
+        ('{"model_type": "t5", "num_decoder_layers": 100000000000}', "at most 10000"),
+        ('{"model_type": "bert", "num_hidden_layers": 9999}', "that fit into the memory"),
+        ('{"model_type": "bert", "vocab_size": 100000000000}', "that fit into the memory"),
+    ],
+)
+def test_absurd_hugging_face_config_is_one_line(tmp_path, config, message):
+    pytest.importorskip("transformers")
+    (tmp_path / "config.json").write_text(config)
+    with pytest.raises(UserError, match=message) as caught:
+        build_hf_model(str(tmp_path / "config.json"))
+    assert "\n" not in str(caught.value)

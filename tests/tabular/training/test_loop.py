@@ -128,7 +128,7 @@ def train_small_model(
     validate=None, *, loss=lambda outputs, epoch: outputs.square().mean(), **changes
 ):
     """Train a small model with a custom loss; return the model and its history."""
-    config = TableConfig.from_kwargs(model="mlp", numbers=2, outputs=1, dim=4, depth=1)
+    config = TableConfig(model="mlp", numbers=2, outputs=1, dim=4, depth=1)
     model, generator = build_table_model(config, seed=0), torch.Generator().manual_seed(0)
     numbers = torch.randn(32, 2, generator=generator)
     none = torch.zeros(32, 0, dtype=torch.int64)

@@ -25,7 +25,7 @@ def make_cells(equal_rows=False):
 def make_pretext(objective, model="saint", **changes):
     options = {"dim": 8, "heads": 2, "depth": 1, "activation": "geglu"} | changes
     table = {"numbers": 2, "categories": (5, 5), "outputs": 1}
-    config = TableConfig.from_kwargs(model=model, wiring="res_post", **table, **options)
+    config = TableConfig(model=model, wiring="res_post", **table, **options)
     return PretextModel(build_table_model(config, seed=0), objective).eval()
 
 

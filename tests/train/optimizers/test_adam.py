@@ -16,7 +16,7 @@ THEIRS = {
 
 def language_model():
     torch.manual_seed(0)
-    return LanguageModel(Config.from_kwargs(kind="lm", vocab=13, dim=8, depth=1, heads=2))
+    return LanguageModel(Config(kind="lm", vocab=13, dim=8, depth=1, heads=2))
 
 
 @pytest.mark.parametrize("name", THEIRS)

@@ -24,9 +24,7 @@ SIZES = {"vocab": 13, "dim": 8, "depth": 2, "heads": 2}
 def language_model(wiring="pre_ln", **changes):
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        return LanguageModel(
-            Config.from_kwargs(**{"kind": "lm", "wiring": wiring, **SIZES, **changes})
-        )
+        return LanguageModel(Config(**{"kind": "lm", "wiring": wiring, **SIZES, **changes}))
 
 
 def set_gradients(model, seed):
@@ -114,7 +112,7 @@ def test_muon_updates_only_matrices_of_sublayers(wiring):
 
 
 def test_muon_updates_matrices_of_both_stacks():
-    model = Seq2Seq(Config.from_kwargs(kind="seq2seq", **SIZES))
+    model = Seq2Seq(Config(kind="seq2seq", **SIZES))
     muon, _ = make_optimizer("muon", model, lr=1e-3).optimizers
     own = set().union(*(names_of(model, group) for group in muon.param_groups))
     assert len(own) == 2 * 6 + 2 * 10

@@ -32,8 +32,8 @@ def predict(
     Labels come from the training table and are printed unchanged. Use --safe-csv before opening
     the output of an untrusted table in a spreadsheet, which would execute labels such as =1+1.
     """
-    from addnorm.core.csv_cells import escape_formula
     from addnorm.core.errors import UserError
+    from addnorm.data.csv_cells import escape_formula
     from addnorm.exporters.report import is_export
     from addnorm.tabular.columns.table_files import read_table_chunks
     from addnorm.tabular.fit_run import align_columns, open_run

@@ -31,6 +31,7 @@ from addnorm.comparison.tasks.function import FunctionTask
 from addnorm.core.display import render_html
 from addnorm.core.errors import UserError
 from addnorm.core.rows import Row
+from addnorm.core.validation import check_path
 from addnorm.tasks import Score
 from addnorm.train.run_folder import ROWS, read_run_rows
 
@@ -67,6 +68,7 @@ class Study:
     @classmethod
     def open(cls, folder: str | Path) -> "Study":
         """Read the output folder of `addnorm compare`."""
+        check_path("folder", folder)
         folder = Path(folder)
         spec = read_comparison(folder)
         shared_data = _complete_baseline(folder, spec, SharedData.read(folder))

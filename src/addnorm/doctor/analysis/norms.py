@@ -85,7 +85,7 @@ def _find_named_norm(graph: Graph, node: Node) -> Norm | None:
     if node.op not in NAMED_NORMS:
         return None
     source = node.inputs[0]
-    weights = tuple(o.name for o in node.operands if o.kind == "weight")
+    weights = tuple(o.name for o in node.operands if o.kind == "weight" and o.name)
     learned = any(o.kind == "node" and graph[o.node].learned for o in node.operands)
     gain = bool(weights) or learned or node.op.startswith("hidden")
     kind = absolute_order(node.detail.get("order")) or NAMED_NORMS[node.op]

@@ -34,7 +34,9 @@ class Operand:
     """The number, or the mean of a small weight or constant."""
     shape: Shape = ()
     name: str = ""
-    """Qualified name of a weight in the model."""
+    """Qualified name of a weight in the model; empty if the model does not own it."""
+    frozen: bool = False
+    """Whether it is a weight that requires no gradient; registered ones all do during a trace."""
     causal_offset: int = 0
     """First diagonal that a causal mask hides (1 or 2); 0 if the constant is not such a mask."""
 

@@ -1,6 +1,8 @@
 """Hugging Face models built from a config with random weights; nothing is downloaded."""
 
-import json
+import copy
+import re
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -8,12 +10,18 @@ import torch
 from torch import nn
 
 from addnorm.core.errors import UserError, closest_names
+from addnorm.core.parsing import parse_json
+from addnorm.core.validation import MAX_DEPTH, check_at_most, check_memory
 from addnorm.doctor.trace.errors import describe_exception
 
 MAX_DEFAULT_WEIGHTS = 500_000_000
 """A default config with more weights than this is built with fewer layers."""
 REDUCED_DEPTHS = (12, 4, 2)
 """Depths to try for such a config, in this order."""
+DEPTH_NAMES = re.compile(r".*(layers?|blocks?|depths?)")
+"""Fields of a config with a number of layers; configs make lists of this length."""
+MAX_COUNTED_DEPTH = 100
+"""Deeper models are not built to count their weights."""
 LAYER_COUNT_FIELDS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "encoder_layers")
 
 
@@ -50,15 +58,19 @@ def build_hf_model(name: str, depth: int | None = None) -> tuple[nn.Module, list
         close = closest_names(family, CONFIG_MAPPING.keys())
         hint = f" did you mean {' or '.join(map(repr, close))}?" if close else ""
         raise UserError(f"unknown Hugging Face family {family!r};{hint} or pass a config.json")
+    for field, value in _iter_depths(options):
+        check_at_most(field, value, MAX_DEPTH)
     try:
         config = CONFIG_MAPPING[family](**options)
     except Exception as problem:
         raise UserError(f"invalid config of {family!r}: {describe_exception(problem)}") from problem
     notes = []
     if depth is not None:
+        check_at_most("--depth", depth, MAX_DEPTH)
         _set_depth(config, depth, family=family)
     elif not options:
         notes += _shrink_depth(config, family)
+    check_memory(f"hf:{name}", 4 * (_estimate_weights(config) or 0))
     try:
         return build_from_config(config), notes
     except Exception as problem:
@@ -68,12 +80,39 @@ def build_hf_model(name: str, depth: int | None = None) -> tuple[nn.Module, list
 def _read_config(path: Path) -> dict[str, Any]:
     path = path / "config.json" if path.is_dir() else path
     try:
-        config = json.loads(path.read_text(encoding="utf-8"))
+        config = parse_json(path.read_text(encoding="utf-8"), nonfinite=True)
     except (OSError, ValueError) as problem:
         raise UserError(f"cannot read {str(path)!r}: {describe_exception(problem)}") from None
     if not isinstance(config, dict):
         raise UserError(f"{path}: expected a Hugging Face config.json, got no JSON object")
     return config
+
+
+def _iter_depths(options: Any, field: str = "") -> Iterator[tuple[str, int]]:
+    """Yield the fields of a config, and of configs inside it, that hold numbers of layers."""
+    if isinstance(options, Mapping):
+        for name, value in options.items():
+            yield from _iter_depths(value, str(name))
+    elif isinstance(options, list):
+        for value in options:
+            yield from _iter_depths(value, field)
+    elif type(options) is int and DEPTH_NAMES.fullmatch(field):
+        yield field, options
+
+
+def _estimate_weights(config: Any) -> int | None:
+    """Return the number of weights of a model, from shallower ones if it is deep."""
+    depth = max((value for _, value in _iter_depths(config.to_dict())), default=0)
+    if depth <= MAX_COUNTED_DEPTH:
+        return count_weights(config)
+    counts = []
+    for layers in (1, 2):
+        shallow = copy.deepcopy(config)
+        set_layers(shallow, layers)
+        counts.append(count_weights(shallow))
+    if counts[0] is None or counts[1] is None:
+        return None
+    return counts[0] + (counts[1] - counts[0]) * (depth - 1)
 
 
 def build_from_config(config: Any) -> nn.Module:

@@ -17,10 +17,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import yaml
 from torch import nn
 
 from addnorm.core.errors import UserError, closest_names, unknown_name_message
+from addnorm.core.parsing import parse_json, parse_yaml
 from addnorm.doctor.loading.hugging_face import build_hf_model
 from addnorm.doctor.stress_test import LOSSES
 from addnorm.doctor.trace.errors import USER_CODE_ERRORS, describe_exception
@@ -233,8 +233,10 @@ def load_loss(target: str, *, stress: bool) -> Any:
 def read_options(path: Path) -> dict[str, Any]:
     """Read the options of a builder from a JSON or YAML file."""
     try:
-        options = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, yaml.YAMLError) as problem:
+        text = path.read_text(encoding="utf-8")
+        is_json = path.suffix == ".json"
+        options = parse_json(text, nonfinite=True) if is_json else parse_yaml(text)
+    except (OSError, ValueError) as problem:
         raise UserError(f"cannot read {str(path)!r}: {describe_exception(problem)}") from None
     if not isinstance(options, dict):
         raise UserError(

@@ -18,8 +18,10 @@ from addnorm.doctor.rule_context import RuleContext
 from addnorm.doctor.rules import (  # noqa: F401
     cloned_layers,
     constant_weights,
+    copied_embedding,
     decayed_gain,
     detached_layers,
+    discarded_sum,
     double_norm,
     dropout_after_norm,
     dropout_on_stream,
@@ -31,14 +33,18 @@ from addnorm.doctor.rules import (  # noqa: F401
     missing_final_norm,
     missing_residual,
     nan_output,
+    partial_pre_norm,
     precision,
     shared_norm,
     skip_after_norm,
     skip_scale,
+    skipped_sum,
+    unregistered_weights,
     unscaled_attention,
     unused_in_layer,
     wrong_axis,
     wrong_mask,
+    wrong_softmax_axis,
 )
 from addnorm.doctor.rules.base import RULES, rule
 

@@ -21,7 +21,7 @@ def cloned_layers(context: RuleContext) -> Iterator[Finding]:
     for block in context.blocks:
         if block.skipped_adds or block.is_dual:
             continue
-        names = tuple(n for n in context.branch_weights(block) if _is_random(context.weights[n]))
+        names = tuple(n for n in context.branch_weights(block) if is_random(context.weights[n]))
         # Streams are compared separately: a teacher may be a copy of its student.
         groups = streams.setdefault(block.stream, [])
         if not names or any(names in group for group in groups):
@@ -44,7 +44,7 @@ def cloned_layers(context: RuleContext) -> Iterator[Finding]:
     )  # fmt: skip
 
 
-def _is_random(weight: Tensor) -> bool:
+def is_random(weight: Tensor) -> bool:
     """Return whether a matrix looks randomly initialized, not constant or patterned."""
     sample = weight.detach().flatten()[:: max(1, weight.numel() // 256)]
     if weight.device.type == "meta" or len(set(sample.tolist())) <= sample.numel() // 2:

@@ -42,7 +42,7 @@ def detached_layers(context: RuleContext) -> Iterator[Finding]:
 
 def _check_stream(context: RuleContext, blocks: list[AddAnalysis]) -> Iterator[Finding]:
     """Yield a finding if branches of a stream are cut off from the gradient."""
-    states = [_is_trained(context, block) for block in blocks]
+    states = [_gets_gradient(context, block) for block in blocks]
     cut_off = [block for block, state in zip(blocks, states, strict=True) if state is False]
     if not cut_off:
         yield from _check_start(context, blocks[0])
@@ -137,7 +137,7 @@ def _leaves_torch(context: RuleContext) -> bool:
     """Return whether only weights after the layers train, without a connection to the output."""
     if context.trace.recording.outputs or not context.trace.gradients.weights:
         return False
-    states = [_is_trained(context, block) for block in context.blocks]
+    states = [_gets_gradient(context, block) for block in context.blocks]
     return bool(states) and all(state is False for state in states)
 
 
@@ -166,7 +166,7 @@ def _trainable(context: RuleContext, block: AddAnalysis) -> list[str]:
     return [name for name in names if context.is_trainable(name)]
 
 
-def _is_trained(context: RuleContext, block: AddAnalysis) -> bool | None:
+def _gets_gradient(context: RuleContext, block: AddAnalysis) -> bool | None:
     """Return whether a weight of a branch gets a gradient; None if it has no trainable weight."""
     names = _trainable(context, block)
     return any(name in context.trace.gradients.weights for name in names) if names else None

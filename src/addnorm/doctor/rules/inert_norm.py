@@ -16,7 +16,7 @@ from addnorm.doctor.trace.opaque_modules import behaves_as_norm
 def inert_norm(context: RuleContext) -> Iterator[Finding]:
     """Report norms that are never called, whose output is discarded, or that get no gradient."""
     graph, trace = context.graph, context.trace
-    used = {o.name for node in graph for o in node.operands if o.kind == "weight"}
+    used = {o.name for node in graph for o in node.operands if o.name}
     sizes = {graph[r.add.node].shape[-1] for r in context.blocks if graph[r.add.node].shape}
     is_norm: dict[tuple[type, str], bool] = {}
     for path, module in trace.model.named_modules():

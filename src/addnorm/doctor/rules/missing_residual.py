@@ -21,7 +21,7 @@ from addnorm.doctor.rule_context import RuleContext
 from addnorm.doctor.rules.base import rule
 
 SUBLAYER_KINDS = ("self-attention", "cross-attention", "feed-forward")
-FOREIGN_OPS = CONVOLUTION | POOLING | RECURRENT | {"opaque"}
+NON_TRANSFORMER_OPS = CONVOLUTION | POOLING | RECURRENT | {"opaque"}
 """Operations of stems and of transitions between stages, not of a plain sub-layer."""
 
 Shapes = tuple[tuple[int, ...], ...]
@@ -176,7 +176,7 @@ def _section_after(context: RuleContext, block: AddAnalysis) -> _Section | None:
 def _make_section(context: RuleContext, nodes: set[int], *, is_complete: bool) -> _Section | None:
     """Return a section if it contains an attention or a feed-forward with two matrices."""
     graph = context.graph
-    if is_complete and any(graph[i].op in FOREIGN_OPS for i in nodes):
+    if is_complete and any(graph[i].op in NON_TRANSFORMER_OPS for i in nodes):
         return None
     shapes = _shapes(context, nodes)
     attentions = attention_nodes(graph, nodes)

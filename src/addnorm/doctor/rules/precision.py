@@ -64,7 +64,7 @@ def _check_eps(context: RuleContext, norm: Norm) -> Finding | None:
     )
     if rounded > 0 and rounded >= torch.finfo(exact).smallest_normal / 1024:
         return None
-    what = f"eps={eps:g}" if eps or not norm.by_hand else "the norm has no epsilon, which"
+    subject = f"eps={eps:g}" if eps or not norm.by_hand else "the norm has no epsilon, which"
     is_exact_inside = not norm.by_hand and eps and norm.kind != "l2"
     consequence = (
         "so kernels that do not compute the statistics in float32 divide a token with equal "
@@ -74,7 +74,7 @@ def _check_eps(context: RuleContext, norm: Norm) -> Finding | None:
     )
     return Finding(
         "eps_too_small", "warning" if eps else "error", norm.path,
-        f"{what} is {rounded:g} in {str(exact).removeprefix('torch.')}, {consequence}; use "
+        f"{subject} is {rounded:g} in {str(exact).removeprefix('torch.')}, {consequence}; use "
         "eps=1e-5 or compute the norm in float32",
         {"eps": eps, "as computed": rounded, "dtype": str(exact)},
     )  # fmt: skip

@@ -176,12 +176,12 @@ def _check_branch_gains(context: RuleContext) -> Finding | None:
     if len(learned) < MIN_SCALED_BLOCKS or any(s.value != 1 for _, s in learned):
         return None
     has_norm = any(b.has_pre_norm or b.has_post_norm or b.partial_norms for b, _ in learned)
-    what = "LayerScale" if learned[0][1].size > 1 else "ReZero"
+    method = "LayerScale" if learned[0][1].size > 1 else "ReZero"
     return Finding(
         "scale_without_init", "info" if has_norm else "warning",
         context.module_path(learned[0][0]),
         f"the learned scales of the branches start at 1, so that they have no effect at first; "
-        f"{what} starts at {'1e-5 to 0.1' if what == 'LayerScale' else '0'}",
+        f"{method} starts at {'1e-5 to 0.1' if method == 'LayerScale' else '0'}",
         {"scales": len(learned), "start": 1.0, "has norms": has_norm},
     )  # fmt: skip
 

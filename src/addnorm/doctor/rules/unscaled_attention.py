@@ -31,7 +31,12 @@ class _Scores:
     block: AddAnalysis
     attention: Attention
     head_dim: int
-    is_scaled: bool
+    factor: float | None
+    """Constant factor of the scores; None if something else may bound them."""
+
+    @property
+    def is_scaled(self) -> bool:
+        return self.factor is None or self.factor < 1
 
 
 @rule("unscaled_attention")
@@ -51,15 +56,21 @@ def unscaled_attention(context: RuleContext) -> Iterator[Finding]:
     if any(_is_scaled_by_init(context, s) for s in unscaled):
         return
     deviation = median(s.attention.logit_deviation for s in unscaled)
-    dim = unscaled[0].head_dim
+    dim, factor = unscaled[0].head_dim, unscaled[0].factor or 1.0
+    how = "without" if factor == 1 else f"with the factor {factor:.3g} instead of"
     mixed = len(unscaled) < len(scores)
     severity: Severity = "warning" if mixed or deviation > LARGE_DEVIATION else "info"
     yield Finding(
         "unscaled_attention", severity, unscaled[0].attention.path,
         f"{len(unscaled)} of {len(scores)} attentions multiply queries and keys of {dim} features "
-        f"without 1 / sqrt({dim}); their logits have the deviation {deviation:.2g} instead of "
-        f"{deviation / math.sqrt(dim):.2g} at these weights; divide the scores by sqrt(d)",
-        {"head dim": dim, "deviation": deviation, "largest": unscaled[0].attention.max_logit},
+        f"{how} 1 / sqrt({dim}); their logits have the deviation {deviation:.2g} instead of "
+        f"{deviation / math.sqrt(dim) / factor:.2g} at these weights; divide the scores by sqrt(d)",
+        {
+            "head dim": dim,
+            "factor": factor,
+            "deviation": deviation,
+            "largest": unscaled[0].attention.max_logit,
+        },
     )  # fmt: skip
 
 
@@ -88,31 +99,37 @@ def _find_scores(context: RuleContext, block: AddAnalysis) -> _Scores | None:
         product = _find_product(context, node.index)
         if product is None:
             return None
-        index, is_scaled = product
+        index, factor = product
         streams = list(graph[index].inputs)
     elif node.op == "scaled_dot_product_attention":
-        index, is_scaled = node.index, node.detail.get("scale") != 1.0
+        index, factor = node.index, node.detail.get("scale")
         streams = [o.node for o in node.operands[:2] if o.kind == "node"]
     else:
         return None  # multi_head_attention_forward always scales
     if len(streams) != 2:
         return None
-    is_scaled |= any(_is_scaled_stream(context, block, i) for i in streams)
+    if any(_is_scaled_stream(context, block, i) for i in streams):
+        factor = None
     dim = min(graph[i].shape[-1] for i in streams)
-    return _Scores(block, attentions[0], dim, is_scaled)
+    return _Scores(block, attentions[0], dim, factor)
 
 
-def _find_product(context: RuleContext, index: int) -> tuple[int, bool] | None:
-    """Return the product of queries and keys before a softmax, and whether it is scaled."""
+def _find_product(context: RuleContext, index: int) -> tuple[int, float | None] | None:
+    """Return the product of queries and keys before a softmax, and the factor of the scores.
+
+    The factor is None if an operation that is not a constant factor changes the scores.
+    """
     graph = context.graph
-    is_scaled = False
+    factor: float | None = 1.0
     node = graph[index]
     for _ in range(40):
         if node.op in PRODUCT and len(node.inputs) == 2:
             numbers = [o.value for o in node.operands if o.kind == "number"]
-            return node.index, is_scaled or any(v not in (0, 1, None) for v in numbers)
-        if node.op not in PLAIN_OPS | {"softmax"} and not _multiplies_by_one(node):
-            is_scaled = True
+            is_plain = all(v in (0, 1, None) for v in numbers)
+            return node.index, factor if is_plain else None
+        if node.op not in PLAIN_OPS | {"softmax"}:
+            constant = _constant_factor(node)
+            factor = None if factor is None or constant is None else factor * constant
         products = [i for i in node.inputs if graph[i].last_mixing >= 0]
         if not products:
             return None
@@ -142,7 +159,7 @@ def _is_scaled_stream(context: RuleContext, block: AddAnalysis, index: int) -> b
             continue
         is_rotation = node.op == "mul" and not names and _is_rotation(context, node.index)
         is_plain = node.op in PLAIN_OPS and (not names or node.op in ("add", "cat"))
-        if not (is_plain or is_rotation or _multiplies_by_one(node)):
+        if not (is_plain or is_rotation or _constant_factor(node) == 1):
             return True
         new = [i for i in node.inputs if i not in visited and i in block.add.path | {index}]
         visited.update(new)
@@ -150,10 +167,15 @@ def _is_scaled_stream(context: RuleContext, block: AddAnalysis, index: int) -> b
     return not has_matrix
 
 
-def _multiplies_by_one(node: Node) -> bool:
-    """Return whether an operation is a product with, or a division by, the number 1."""
+def _constant_factor(node: Node) -> float | None:
+    """Return the positive number that an operation multiplies or divides by; None if none."""
     factors = [o for o in node.operands if o.kind != "node"]
-    return node.op in ("mul", "div") and [(o.kind, o.value) for o in factors] == [("number", 1.0)]
+    if node.op not in ("mul", "div") or len(factors) != 1 or math.prod(factors[0].shape) != 1:
+        return None
+    (operand,) = factors
+    if operand.kind == "weight" or operand.value is None or operand.value <= 0:
+        return None  # a learned factor may bound the scores later
+    return operand.value if node.op == "mul" else 1 / operand.value
 
 
 def _is_rotation(context: RuleContext, index: int) -> bool:

@@ -318,7 +318,8 @@ class GraphRecorder(TorchFunctionMode):
         mean = small_tensor_mean(value)
         if name is not None or isinstance(value, nn.Parameter):
             name = name or self._modules.find_weight(value)
-            return Operand("weight", value=mean, shape=shape, name=name)
+            frozen = not value.requires_grad
+            return Operand("weight", value=mean, shape=shape, name=name, frozen=frozen)
         return Operand("constant", value=mean, shape=shape, causal_offset=causal_offset(value))
 
     # residual adds

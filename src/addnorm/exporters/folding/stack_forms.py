@@ -106,7 +106,7 @@ class StackForm:
 
     @property
     def norms(self) -> list[NormForm]:
-        """All norms of the form."""
+        """The norm of the embedding, those of the sites, and the final one, as far as present."""
         per_site = [norm for site in self.sites for norm in (site.pre_norm, site.post_norm)]
         return [norm for norm in (self.entry_norm, *per_site, self.final_norm) if norm is not None]
 

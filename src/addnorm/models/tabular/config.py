@@ -1,25 +1,22 @@
 """Config of a table model."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, model_validator
 
-from addnorm.core.errors import UserError
-from addnorm.core.validation import Depth, Size, Width, format_validation_error
+from addnorm.core.validation import Depth, FrozenConfig, Size, Width
 from addnorm.models.config import Rate
 
 Rows = Annotated[int, Field(ge=2, strict=True)]
 
 
-class TableConfig(BaseModel):
+class TableConfig(FrozenConfig):
     """Settings of a table model.
 
-    >>> config = TableConfig.from_kwargs(model="mlp", numbers=3, categories=(4,), outputs=2)
+    >>> config = TableConfig(model="mlp", numbers=3, categories=(4,), outputs=2)
     >>> config.features
     4
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     model: Literal["ft_transformer", "tab_transformer", "saint", "mlp"]
     """Architecture."""
@@ -55,16 +52,11 @@ class TableConfig(BaseModel):
     activation_dropout: Rate = 0.0
     """Dropout rate of the feed-forward's hidden features."""
 
-    @classmethod
-    def from_kwargs(cls, **values: Any) -> "TableConfig":
-        """Build a config; raise `UserError` with a one-line message for invalid fields."""
-        try:
-            config = cls(**values)
-        except ValidationError as error:
-            raise UserError(format_validation_error(error, list(cls.model_fields))) from None
-        if not config.features:
-            raise UserError("expected a table with at least one column, got none")
-        return config
+    @model_validator(mode="after")
+    def _check_columns(self) -> "TableConfig":
+        if not self.features:
+            raise ValueError("expected a table with at least one column, got none")
+        return self
 
     @property
     def features(self) -> int:

@@ -14,12 +14,13 @@ from addnorm.doctor.trace.module_stack import unwrapped_name
 from addnorm.doctor.trace.state_guard import preserve_all_rng, preserve_attributes
 from addnorm.measure.evaluation_context import evaluation_mode
 from addnorm.measure.probe import Scalars
+from addnorm.measure.site_source import SiteSource
 from addnorm.monitor.forward_calls import ForwardCall
 from addnorm.monitor.sites.site_plan import SitePlan
 from addnorm.monitor.sites.site_recorder import SiteRecorder
 
 
-class PlannedSites:
+class PlannedSites(SiteSource):
     """Sites of a plan, as a source of sites for `addnorm.measure.Monitor`.
 
     Args:

@@ -12,6 +12,7 @@ from addnorm.comparison.extend import Budget
 from addnorm.comparison.parse import parse_comparison
 from addnorm.comparison.run import run_comparison
 from addnorm.comparison.spec import Comparison
+from addnorm.core.validation import check_path
 from addnorm.report.comparison.page import write_comparison_report
 from addnorm.report.progress.comparison import make_comparison_reporter
 
@@ -47,6 +48,7 @@ def compare(
     Raises:
         UserError: the spec is not valid, or the folder contains something else
     """
+    check_path("folder", folder)
     spec = spec if isinstance(spec, Comparison) else parse_comparison(spec)
     if isinstance(budget, str):
         budget = Budget.parse(budget)

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from addnorm.core.errors import UserError, unknown_name_message
-from addnorm.measure.evaluation_context import eval_mode
 from addnorm.models.tabular import TableBatch, TableModel
 from addnorm.stacks import Stack
+from addnorm.stacks.eval_mode import eval_mode
 from addnorm.sublayers import SelfAttention
 from addnorm.tabular.training.loop import WeightedBatch, predict
 from addnorm.tabular.training.targets import Target

@@ -171,8 +171,8 @@ def load_estimator(folder: str | Path, known: dict[str, type]) -> Any:
     with _error_context(weights_path):
         estimator.module_, estimator.reference_ = module_from_bytes(weights, config)
     # Last, because the errors above say which field is wrong.
-    hint = 'save the estimator again, or delete the "checksum" to accept an edit'
-    read_json_and_files(path, nonfinite=True, hint=hint)
+    edit_hint = 'or delete the "checksum" to accept an edit'
+    read_json_and_files(path, nonfinite=True, hint="save the estimator again", edit_hint=edit_hint)
     estimator._n_features_out = estimator.module_.width
     return estimator
 
@@ -193,7 +193,7 @@ def restore_estimator(
     saved = SavedEstimator.from_json(data, path, known)
     estimator = _restore_params(saved, path, known)
     with _error_context(path):
-        config = TableConfig.from_kwargs(**_lists_to_tuples(saved.config))
+        config = TableConfig(**_lists_to_tuples(saved.config))
     estimator.encoder_ = TableEncoder.from_json(data["encoder"])
     if saved.classes is not None and saved.temperature is not None:
         estimator.classes_ = np.array(saved.classes.values, saved.classes.dtype)

@@ -16,9 +16,9 @@ from torch import Tensor, nn
 
 from addnorm.core.errors import UserError
 from addnorm.core.seeds import derive_seed
-from addnorm.measure.evaluation_context import eval_mode
 from addnorm.models.base import WiredModule
 from addnorm.models.tabular import TableBatch, TableConfig, TableModel, build_table_model
+from addnorm.stacks.eval_mode import eval_mode
 from addnorm.tabular.training.pretraining import Pretrained
 from addnorm.tabular.training.targets import Target
 from addnorm.train.callbacks import TrainCallback

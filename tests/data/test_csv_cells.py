@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from addnorm.core.csv_cells import escape_formula, unescape_formula
+from addnorm.data.csv_cells import escape_formula, unescape_formula
 
 
 @pytest.mark.parametrize(
