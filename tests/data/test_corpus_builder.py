@@ -7,6 +7,7 @@ import sys
 import pytest
 
 from addnorm.core.errors import UserError
+from addnorm.core.files import HOST
 from addnorm.data.corpus import Corpus
 from addnorm.data.corpus_builder import SPOOL_FOLDER, SplitPlan, build_corpus, check_output_folder
 from addnorm.data.record_counts import RecordCounts
@@ -177,9 +178,9 @@ def test_inconsistent_counts_raise_assertion_error():
 def test_leftovers_of_a_killed_build_are_removed(tmp_path):
     process = subprocess.Popen([sys.executable, "-c", ""])
     process.wait()
-    leftovers = [tmp_path / f".{split}.jsonl.{process.pid}" for split in ("train", "valid", "test")]
-    for path in (*leftovers, tmp_path / f".corpus.json.{process.pid}"):
-        path.write_text("half")
+    owner = f"{HOST}-{process.pid}"
+    for name in ("train.jsonl", "valid.jsonl", "test.jsonl", "corpus.json"):
+        (tmp_path / f".{name}.{owner}").write_text("half")
     check_output_folder(tmp_path)
     build(tmp_path, {"train": pairs(1)})
     assert {path.name for path in tmp_path.iterdir()} == {"corpus.json", "train.jsonl"}

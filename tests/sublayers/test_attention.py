@@ -11,6 +11,7 @@ from torch import nn
 from addnorm.core.errors import UserError
 from addnorm.core.plan import Plugs
 from addnorm.sublayers import CrossAttention, KVCache, SelfAttention, masks
+from addnorm.sublayers.positions import Rotation
 from tests.bfloat16_bounds import assert_bfloat16_close
 from tests.helpers import gradients, perturb, tokens
 from tests.sublayers import reference
@@ -350,9 +351,12 @@ def test_order_and_shapes_of_plugs():
         calls.append(("match", tuple(q.shape), tuple(k.shape)))
         return 5 * q, k
 
-    def rotation(y):
-        calls.append(("rotation", tuple(y.shape)))
-        return 3 * y
+    class TripleRotation(Rotation):
+        def __call__(self, y):
+            calls.append(("rotation", tuple(y.shape)))
+            return 3 * y
+
+    rotation = TripleRotation(torch.ones(7, 1), torch.zeros(7, 1), interleaved=False)
 
     plugs = Plugs(
         query=plug("query", 2.0),

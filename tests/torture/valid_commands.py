@@ -65,6 +65,7 @@ def valid_lines() -> dict[tuple[str, ...], list[str]]:
         ("fill-mask",): ["RUN"],
         ("fit",): [table, "--target", "y", "-o", "fitted", "max_epochs=1"],
         ("predict",): ["fitted", table],
+        ("export",): [data, "--to", "torch", "-o", "exported"],
         ("bench",): ["kernels"],
     }
 
@@ -79,6 +80,7 @@ def replace_long_work(monkeypatch, words: tuple[str, ...]) -> None:
     monkeypatch.setattr("addnorm.cli.line_io.open_run", lambda folder, device, **_: tiny_run(task))
     monkeypatch.setattr("addnorm.bench.measure_limits", stop)
     monkeypatch.setattr("addnorm.claims.run_claims", stop)
+    monkeypatch.setattr("addnorm.exporters.export", stop)
     monkeypatch.setattr("addnorm.tasks.TextTask.make_demo", stop)
     monkeypatch.setattr("addnorm.train.trainer.Trainer.run", stop)
     monkeypatch.setattr("addnorm.tabular.TabularTransformerClassifier.fit", stop)

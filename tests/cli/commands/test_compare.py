@@ -101,5 +101,5 @@ def test_report_can_be_rebuilt(addnorm, tmp_path):
 def test_report_of_empty_folder_is_rejected(addnorm, tmp_path):
     result = addnorm("report", str(tmp_path))
     assert result.code == 2
-    assert "no comparison, run or claims in" in result.err
+    assert "no comparison, run, monitor or claims in" in result.err
     assert addnorm("report", str(tmp_path / "none")).code == 2

@@ -41,7 +41,7 @@ def export(
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print the report as JSON")] = False,
 ) -> None:
-    """Export a run for an inference engine, and compare it with the original.
+    """Export a run for an inference engine, and compare the two.
 
     The files are opened again by the engine and compared on held-out inputs before they are kept.
     `addnorm translate`, `generate`, `classify`, `fill-mask`, `evaluate` and `predict` read the

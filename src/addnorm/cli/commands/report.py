@@ -45,7 +45,7 @@ def report(
     pdf: Pdf = None,
     latex: Latex = False,
 ) -> None:
-    """Rebuild the HTML page of a comparison, a run, a monitor or claims."""
+    """Rebuild the page of a comparison, run, monitor or claims."""
     from addnorm.claims.result import is_claims_folder
     from addnorm.comparison.folder_layout import is_comparison
     from addnorm.core.errors import UserError

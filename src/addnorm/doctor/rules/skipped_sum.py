@@ -36,6 +36,8 @@ def _skips_sum(context: RuleContext, first: AddAnalysis, second: AddAnalysis) ->
     attention = attention_steps(first.steps)
     if not attention or any(index > inner.node for index in attention_steps(second.steps)):
         return False
+    if any(graph.reaches(index, outer.shortcut) for index in attention):
+        return False  # the attention was added to the shortcut by another sum, as in ResiDual
     after = {index for index in outer.path if index > inner.node}
     shortcuts = (each.add for each in context.analysis.add_analyses if each.add.node in after)
     if any(graph.reaches(inner.node, add.shortcut) for add in shortcuts):
