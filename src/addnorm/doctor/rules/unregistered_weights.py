@@ -13,12 +13,15 @@ def unregistered_weights(context: RuleContext) -> Iterator[Finding]:
     """Report parameters that take part in training and are not among `model.parameters()`.
 
     Modules in a Python list or dict are not registered: an optimizer does not train them, and a
-    checkpoint does not store them. Frozen networks that are hidden this way on purpose are silent.
+    checkpoint does not store them. Frozen networks that are hidden this way on purpose are silent,
+    and so is the initialization of modules that a forward pass builds, as in BigBird.
     """
     nodes = [
         node
         for node in context.graph
-        if node.grad and any(_is_unregistered(o) for o in node.operands)
+        if node.grad
+        and context.is_used(node.index)
+        and any(_is_unregistered(o) for o in node.operands)
     ]
     if not nodes:
         return
