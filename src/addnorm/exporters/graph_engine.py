@@ -75,15 +75,15 @@ class GraphEngine(InferenceEngine):
                 memory=memory,
                 source_mask=source_mask,
             )["logits"]
-        if "pixels" in self.specs[self._whole].inputs:
+        if "pixels" in self.specs[self._sequence_graph].inputs:
             return self._run("model", pixels=tensors["ids"])["logits"]
         tensors.setdefault("mask", _full_mask(tensors["ids"]))
-        if "type_ids" in self.specs[self._whole].inputs:
+        if "type_ids" in self.specs[self._sequence_graph].inputs:
             tensors.setdefault("type_ids", torch.zeros_like(tensors["ids"]))
-        return self._run(self._whole, **tensors)["logits"]
+        return self._run(self._sequence_graph, **tensors)["logits"]
 
     @property
-    def _whole(self) -> str:
+    def _sequence_graph(self) -> str:
         """Name of the graph that reads whole sequences."""
         return "decoder" if self.kind == "lm" else "model"
 

@@ -33,7 +33,7 @@ class NonfiniteSource:
     """Where the first non-finite value of a step arose."""
 
     value: float
-    """nan or inf."""
+    """Which value came first: nan or inf."""
     backward: bool
     """Whether it is in the gradients, after a finite forward pass."""
     operation: str

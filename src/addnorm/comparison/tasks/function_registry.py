@@ -33,7 +33,7 @@ class TaskFunction:
     baseline: float | None = None
     defaults: Mapping[str, Any] = field(default_factory=dict)
     title: str = ""
-    """Name on pages."""
+    """Name of the metric in tables and on pages."""
 
     def register(self) -> None:
         """Make the task known by its name, unless another process has sent it here already."""

@@ -66,7 +66,7 @@ class ExportTarget(ABC):
     """A file format and the engine that runs it."""
 
     name: ClassVar[str]
-    """Value of --to."""
+    """Name of the target, the value of `--to`."""
     title: ClassVar[str]
     """Name of the engine in messages."""
     packages: ClassVar[tuple[str, ...]] = ()
@@ -76,7 +76,7 @@ class ExportTarget(ABC):
     quantizations: ClassVar[tuple[str, ...]] = ()
     """Values of --quantize."""
     families: ClassVar[tuple[str, ...]] = ()
-    """Values of --as."""
+    """Names of classes that the target can write, the values of `--as`."""
     tokenizer_file: ClassVar[str] = "tokenizer.json"
     """File of our own tokenizer; other than the default if the engine has a file of that name."""
     beam_options: ClassVar[DecodingOptions] = DecodingOptions(beam=4, length_penalty=0.6)
@@ -137,7 +137,7 @@ class ExportTarget(ABC):
 
     def open_table(self, folder: Path, report: ExportReport) -> Any:
         """Open an exported estimator with the engine; only for targets of kind `table`."""
-        raise NotImplementedError
+        raise ExportRefusedError(f"{self.name} does not take estimators; use --to onnx or torch")
 
     def outputs(self, model: Model | InferenceEngine, inputs: ModelInputs) -> Tensor:
         """Return what is compared, for the original and for the exported model.
