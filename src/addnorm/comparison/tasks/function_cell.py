@@ -46,7 +46,7 @@ class Cell(Mapping[str, Any]):
     depth: int
     lr: float
     warmup: int
-    """Warm-up steps."""
+    """Steps over which the learning rate should rise to `lr`; 0 without warm-up."""
     schedule: str
     """Learning-rate schedule of all cells, as a call string without warm-up."""
     seed: int

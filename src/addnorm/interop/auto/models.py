@@ -1,6 +1,6 @@
 """Addnorm models in transformers, one class per kind, registered with the Auto classes."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -132,10 +132,11 @@ class AddnormForSeq2SeqLM(AddnormGenerativeModel):
         return self._format_output(output, options)
 
 
-class AddnormForMaskedLM(AddnormPreTrainedModel):
-    """Masked language model."""
+class AddnormEncoderModel(AddnormPreTrainedModel):
+    """Base of the classes that read a whole text at once."""
 
-    kind, auto_class = "masked_lm", "AutoModelForMaskedLM"
+    output_class: ClassVar[type[Any]]
+    """Output of transformers that holds loss and logits."""
 
     def forward(
         self,
@@ -155,35 +156,20 @@ class AddnormForMaskedLM(AddnormPreTrainedModel):
             position_ids=position_ids,
         )
         loss = self._compute_loss(output.logits, labels, options)
-        return self._format_output(MaskedLMOutput(loss=loss, logits=output.logits), options)
+        return self._format_output(self.output_class(loss=loss, logits=output.logits), options)
 
 
-class AddnormForSequenceClassification(AddnormPreTrainedModel):
+class AddnormForMaskedLM(AddnormEncoderModel):
+    """Masked language model."""
+
+    kind, auto_class, output_class = "masked_lm", "AutoModelForMaskedLM", MaskedLMOutput
+
+
+class AddnormForSequenceClassification(AddnormEncoderModel):
     """Classifier of texts."""
 
     kind, auto_class = "classifier", "AutoModelForSequenceClassification"
-
-    def forward(
-        self,
-        input_ids: Tensor | None = None,
-        attention_mask: Tensor | None = None,
-        token_type_ids: Tensor | None = None,
-        position_ids: Tensor | None = None,
-        labels: Tensor | None = None,
-        **options: Any,
-    ) -> Any:
-        """Return logits and, with labels, the loss; arguments as of BERT in transformers."""
-        self._check_options(options)
-        output = self.model(
-            input_ids=_require("input_ids", input_ids),
-            attention_mask=attention_mask,
-            token_type_ids=token_type_ids,
-            position_ids=position_ids,
-        )
-        loss = self._compute_loss(output.logits, labels, options)
-        return self._format_output(
-            SequenceClassifierOutput(loss=loss, logits=output.logits), options
-        )
+    output_class = SequenceClassifierOutput
 
 
 class AddnormForImageClassification(AddnormPreTrainedModel):

@@ -53,7 +53,7 @@ class Facts:
 
     @property
     def head_dim(self) -> int:
-        """Width of a head."""
+        """Features of a head: the config's `head_dim`, or `dim / heads`."""
         return self.config.head_dim or self.config.dim // self.config.heads
 
     @property

@@ -17,6 +17,7 @@ from torch import nn
 from addnorm.core.calls import Call
 from addnorm.core.errors import UserError
 from addnorm.core.registry import Registry
+from addnorm.measure.sharded_norms import is_sharded as is_sharded_tensor
 from addnorm.models.base import WiredModule
 
 Beta = Annotated[float, Field(ge=0, lt=1)]
@@ -101,11 +102,7 @@ registry.base = Optimizer
 
 def is_sharded(model: WiredModule) -> bool:
     """Return whether FSDP has sharded the parameters."""
-    if not torch.distributed.is_initialized():
-        return False
-    from torch.distributed.tensor import DTensor  # slow to import
-
-    return any(isinstance(parameter, DTensor) for parameter in model.parameters())
+    return any(is_sharded_tensor(parameter) for parameter in model.parameters())
 
 
 def trainable_parameters(model: WiredModule) -> NamedParameters:
