@@ -16,7 +16,7 @@ DOCS = Path(__file__).parents[2] / "docs" / "claims"
 COMMITTED = sorted(path.parent.name for path in DOCS.glob(f"*/{RESULT}"))
 WAITING: set[str] = {
     *("t_fixup_trains_deep", "false_pre_ln_is_post_ln", "deep_post_ln_fails_on_multi30k"),
-    *("radam_replaces_warmup", "post_ln_needs_warmup_on_multi30k"),
+    *("radam_replaces_warmup", "post_ln_needs_warmup", "post_ln_needs_warmup_on_multi30k"),
     *("batch_norm_is_worse", "last_gradient", "gradient_product"),
     *("ft_transformer_first_norm", "ft_transformer_first_norm_on_california"),
     "rms_norm_equals_layer_norm_on_wikitext",

@@ -13,8 +13,8 @@ def rows(cold):
     for lr, value in warm.items():
         yield from cells({"post_ln": value}, study="post_ln", warmup=40, lr=lr)
         yield from cells({"post_ln": cold[lr]}, study="post_ln", lr=lr)
-    yield from cells({"pre_ln": 0.9}, study="pre_ln")
-    yield from cells({"pre_ln": 0.9}, study="pre_ln", warmup=40)
+    yield from cells({"pre_ln": 1.0}, study="pre_ln")
+    yield from cells({"pre_ln": 1.0}, study="pre_ln", warmup=40)
 
 
 def judge(cold):
@@ -25,8 +25,8 @@ def judge(cold):
 def test_failure_at_the_given_rate_is_held_although_a_lower_rate_works():
     answer, checks = judge({1e-3: 0.5, 2e-3: 0.78, 4e-3: 0.0, 8e-3: 0.0})
     assert answer == "held"
-    assert round(checks[GIVEN].found.mean, 6) == 1.0
-    assert round(checks[BEST].found.mean, 6) == 0.025
+    assert round(checks[GIVEN].found.mean, 6) == 0.8
+    assert round(checks[BEST].found.mean, 6) == 0.02
     assert checks[BEST].answer == "not judged"
 
 

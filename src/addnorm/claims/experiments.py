@@ -4,6 +4,7 @@ Each function fixes the task, the model size and the number of steps; the claim 
 and warm-ups. All arms of a comparison have the same learning rates, seeds and batches.
 """
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from addnorm.claims.claim import Budget
@@ -32,6 +33,8 @@ SECOND_ROUND: dict[str, Any] = {"first_seed": 200}
 """Seeds of the second round of the standard budget, unused in the first; see the ledger."""
 THIRD_ROUND: dict[str, Any] = {"first_seed": 300}
 """Seeds of the third round of the standard budget, unused before."""
+FOURTH_ROUND: dict[str, Any] = {"first_seed": 400}
+"""Seeds of the fourth round of the standard budget, unused before."""
 DEEP_LRS = [1e-4, 5e-4, 2e-3, 8e-3, 3.2e-2]
 """Learning rates of deep models; the edges are expected to be worse than the values between."""
 SHALLOW_LRS = [5e-4, 2e-3, 8e-3, 3e-2]
@@ -145,11 +148,13 @@ def warmup_comparison(
     with_warmup: list[bool],
     optimizer: str,
     seeds: int = 6,
+    lrs: Sequence[float] = (1e-3, 2e-3, 4e-3),
+    seed_round: Mapping[str, Any] = THIRD_ROUND,
 ) -> Comparison:
     """Return a comparison of six-layer encoder-decoders.
 
-    The learning rates are a factor of 2 apart around 2e-3, where Post-LN with warm-up was best in
-    the second round, so that a higher rate that only warm-up allows is not missed.
+    The default learning rates are a factor of 2 apart around 2e-3, where Post-LN with warm-up was
+    best in the second round, so that a higher rate that only warm-up allows is not missed.
 
     Args:
         budget: smoke, standard or full
@@ -157,13 +162,14 @@ def warmup_comparison(
         with_warmup: whether to warm up for a quarter of the steps; several values are compared
         optimizer: optimizer of all arms
         seeds: seeds of the standard budget
+        lrs: learning rates of the standard budget
+        seed_round: first seed of the standard budget
     """
-    rates = [1e-3, 2e-3, 4e-3]
     at: dict[Budget, dict[str, Any]] = {
         "smoke": TINY | {"depth": 1, "lr": [1e-3]},
         "standard": SMALL
-        | THIRD_ROUND
-        | {"depth": 6, "steps": 160, "seeds": seeds, "lr": rates}
+        | dict(seed_round)
+        | {"depth": 6, "steps": 160, "seeds": seeds, "lr": list(lrs)}
         | {"valid_every": 160, "save_every": 160},
         "full": LARGE | {"depth": 6, "steps": 2000, "seeds": 5, "lr": DEEP_LRS},
     }

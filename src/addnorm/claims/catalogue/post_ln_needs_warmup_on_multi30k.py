@@ -2,7 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 
-from addnorm.claims.catalogue.post_ln_needs_warmup import WARMUP_CHART, WARMUP_RULE, check_warmup
+from addnorm.claims.catalogue.post_ln_needs_warmup import (
+    SWEEPS,
+    WARMUP_CHART,
+    WARMUP_RULE,
+    check_warmup,
+)
 from addnorm.claims.checks import Check
 from addnorm.claims.claim import Budget, register
 from addnorm.claims.experiments import use_captions, warmup_comparison
@@ -50,7 +55,7 @@ class PostLnNeedsWarmupOnMulti30k(ComparisonClaim):
     experiment = (
         "Encoder and decoder of six layers each learn to translate captions from English to German "
         "(10,000 pairs of Multi30k, in pieces of words), without warm-up and with one of a quarter "
-        "of the steps, over the same learning rates. The reference is Post-LN with warm-up. "
+        "of the steps, each arm over the same learning rates with it as without. "
         + PROGRESS_DEFINITION
     )
     rule = WARMUP_RULE
@@ -62,7 +67,12 @@ class PostLnNeedsWarmupOnMulti30k(ComparisonClaim):
         return {
             arm: use_captions(
                 warmup_comparison(
-                    budget, [arm], with_warmup=[False, True], optimizer="adamw", seeds=4
+                    budget,
+                    [arm],
+                    with_warmup=[False, True],
+                    optimizer="adamw",
+                    seeds=6,
+                    lrs=SWEEPS[arm],
                 )
             )
             for arm in ARMS
@@ -70,9 +80,6 @@ class PostLnNeedsWarmupOnMulti30k(ComparisonClaim):
 
     def corpora(self, budget: Budget) -> Mapping[str, str]:
         return {} if budget == "smoke" else dict.fromkeys(ARMS, "multi30k")
-
-    def is_reference(self, row: Row) -> bool:
-        return bool(row["arm"] == "post_ln" and row["warmup"])
 
     def findings(self, rows: Sequence[Row]) -> list[Check]:
         return check_warmup(rows)
