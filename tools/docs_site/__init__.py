@@ -1,0 +1,1 @@
+"""The documentation site: Markdown from docs/ plus generated pages, built by Sphinx."""

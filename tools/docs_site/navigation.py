@@ -1,0 +1,55 @@
+"""The navigation of the site: sections in reading order."""
+
+from collections.abc import Mapping, Sequence
+
+SECTIONS: dict[str, Sequence[str]] = {
+    "Start": ("start.md",),
+    "Guides": (
+        *("guides/compare.md", "guides/compare-your-own.md", "guides/build-a-stack.md"),
+        *("guides/watch-your-training.md", "guides/doctor.md", "guides/export.md"),
+        *("guides/rewire.md", "guides/scale.md", "guides/tables.md", "guides/text.md"),
+        *("guides/hugging-face.md", "guides/claims.md", "guides/plugins.md", "guides/*"),
+    ),
+    "Examples": ("examples/*",),
+    "Explanation": ("explanation/*",),
+    "Catalogue": ("atlas.md", "catalogue/index.md", "catalogue/*"),
+    "Results": ("reproductions.md", "claims/claims.md"),
+    "Reference": ("reference/*",),
+    "Architecture": ("architecture/overview.md", "architecture/*"),
+    "Project": ("project/contributing.md", "project/*"),
+}
+"""Pages by caption; `folder/*` stands for the other pages of a folder, in alphabetical order."""
+
+
+def render_toctrees(sections: Mapping[str, Sequence[str]], pages: Mapping[str, str]) -> str:
+    """Return hidden tables of contents that name every page once."""
+    placed: set[str] = {"index.md"}
+    parts = []
+    for caption, patterns in sections.items():
+        names: list[str] = []
+        for pattern in patterns:
+            folder = pattern.removesuffix("*")
+            found = (
+                sorted(name for name in pages if name.rpartition("/")[0] + "/" == folder)
+                if pattern.endswith("/*")
+                else [pattern]
+            )
+            names += [name for name in found if name in pages and name not in placed]
+            placed.update(names)
+        if names:
+            parts.append(toctree(names, caption=caption))
+    return "\n\n" + "\n\n".join(parts) + "\n"
+
+
+def toctree(names: Sequence[str], *, caption: str = "") -> str:
+    """Return a hidden table of contents."""
+    options = [":hidden:"] + ([f":caption: {caption}"] if caption else [])
+    return "\n".join(["```{toctree}", *options, "", *names, "```"])
+
+
+def add_member_toctrees(pages: dict[str, str]) -> None:
+    """Place the pages of wirings and norms below the index of the catalogue."""
+    for family in ("wirings", "norms"):
+        folder = f"catalogue/{family}/"
+        names = sorted(name.removeprefix("catalogue/") for name in pages if name.startswith(folder))
+        pages["catalogue/index.md"] += "\n" + toctree(names) + "\n"

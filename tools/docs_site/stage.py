@@ -1,0 +1,103 @@
+"""The pages that Sphinx reads: docs/ with its links adapted, and pages made from the code.
+
+Committed pages are plain Markdown, so that they can also be read in the repository. What only the
+site has (navigation, drawings in two themes, the reference) is added to a copy of them.
+"""
+
+import os
+import re
+from pathlib import Path
+
+from tools.docs_site.drawings import add_drawings
+from tools.docs_site.examples import example_pages
+from tools.docs_site.navigation import SECTIONS, add_member_toctrees, render_toctrees
+from tools.docs_site.reference import reference_pages
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+PROJECT_PAGES = ("CHANGELOG.md", "CONTRIBUTING.md", "LEDGER.md")
+"""Pages at the root of the repository, staged as project/NAME."""
+LINK = re.compile(r"(?<!!)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^)\s]+)\)")
+CODE = re.compile(r"```.*?^```$", flags=re.DOTALL | re.MULTILINE)
+
+
+def stage_pages(folder: Path) -> None:
+    """Write every page of the site below `folder`; unchanged files keep their time.
+
+    Sphinx then reads only the pages that have changed.
+    """
+    pages = collect_pages()
+    folder.mkdir(parents=True, exist_ok=True)
+    files = add_drawings(pages)
+    files |= {name: path.read_bytes() for name, path in collect_assets().items()}
+    files |= {name: text.encode() for name, text in pages.items()}
+    for path in sorted(folder.rglob("*"), reverse=True):
+        if path.is_file() and path.relative_to(folder).as_posix() not in files:
+            path.unlink()
+    for name, content in files.items():
+        path = folder / name
+        if not path.exists() or path.read_bytes() != content:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content)
+
+
+def collect_pages() -> dict[str, str]:
+    """Return the Markdown of every page by its path in the site."""
+    sources = {path.relative_to(DOCS).as_posix(): path for path in DOCS.rglob("*.md")}
+    sources |= {f"project/{name.lower()}": ROOT / name for name in PROJECT_PAGES}
+    staged = {source: name for name, source in sources.items()}
+    staged |= {path: f"examples/{path.stem}.md" for path in (ROOT / "examples").glob("*.py")}
+    pages = {
+        name: adapt_links(path.read_text(encoding="utf-8"), path, name, staged)
+        for name, path in sources.items()
+    }
+    pages |= example_pages()
+    pages |= reference_pages()
+    add_member_toctrees(pages)
+    pages["index.md"] += render_toctrees(SECTIONS, pages)
+    return pages
+
+
+def collect_assets() -> dict[str, Path]:
+    """Return the pictures, style sheets and configuration by their path in the site."""
+    kept = (".svg", ".png", ".css", ".js")
+    assets = {
+        path.relative_to(DOCS).as_posix(): path
+        for path in DOCS.rglob("*")
+        if path.suffix in kept and "claims" not in path.relative_to(DOCS).parts[:1]
+    }
+    return (
+        assets
+        | {"conf.py": DOCS / "conf.py"}
+        | {"sphinx_docstrings.py": ROOT / "tools" / "docs_site" / "sphinx_docstrings.py"}
+    )
+
+
+def adapt_links(text: str, source: Path, name: str, staged: dict[Path, str]) -> str:
+    """Point links to the staged pages; a link to a file that is no page becomes its path.
+
+    Args:
+        text: Markdown of the page
+        source: its path in the repository
+        name: its path in the site
+        staged: path in the site of every page, by its path in the repository
+    """
+
+    def adapt(match: re.Match[str]) -> str:
+        label, target = match.groups()
+        if re.match(r"[a-z]+:|#", target):
+            return match[0]
+        path, mark, anchor = target.partition("#")
+        resolved = (source.parent / path).resolve()
+        if resolved in staged:
+            own = os.path.relpath(staged[resolved], Path(name).parent).replace(os.sep, "/")
+            return f"[{label}]({own}{mark}{anchor})"
+        if resolved.is_relative_to(DOCS):
+            return match[0]
+        return f"{label} (`{resolved.relative_to(ROOT).as_posix()}`)"
+
+    parts, last = [], 0
+    for block in CODE.finditer(text):
+        parts += [LINK.sub(adapt, text[last : block.start()]), block[0]]
+        last = block.end()
+    return "".join([*parts, LINK.sub(adapt, text[last:])])
