@@ -53,10 +53,12 @@ bench: $(DEV) ## Run the benchmarks; LEDGER.md records the results
 	$(BIN)/python benchmarks/build_time.py
 	$(BIN)/addnorm bench
 
-docs: $(DEV) ## Regenerate pictures, README tables and docs/catalogue
+docs: $(DEV) ## Regenerate README tables and docs/catalogue, then build the site in build/site
 	$(BIN)/addnorm draw post_ln pre_ln b2t -o docs/images/blocks.svg
 	$(BIN)/addnorm draw post_ln pre_ln b2t --theme dark -o docs/images/blocks-dark.svg
 	$(BIN)/python tools/docs.py
+	$(BIN)/python -m tools.docs_site build/site
+	@echo "Documentation: build/site/index.html"
 
 pins: $(DEV) ## Record new names in tests/pins.json and the doctor's signatures
 	$(BIN)/python tools/pins.py

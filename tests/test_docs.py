@@ -15,7 +15,8 @@ from tools.pages.readme import README_TABLES, fill_tables
 
 GUIDES = sorted((ROOT / "docs" / "guides").glob("*.md"))
 ARCHITECTURE = sorted((ROOT / "docs" / "architecture").glob("*.md"))
-TEXTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *GUIDES, *ARCHITECTURE]
+EXPLANATION = [ROOT / "docs" / "start.md", *sorted((ROOT / "docs" / "explanation").glob("*.md"))]
+TEXTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *GUIDES, *EXPLANATION, *ARCHITECTURE]
 
 
 def relative_name(path):
@@ -45,7 +46,7 @@ def test_guide_to_the_doctor_lists_every_rule():
 
 RUNNABLE = [
     pytest.param(block, id=f"{relative_name(path)}-{number}")
-    for path in (ROOT / "README.md", *GUIDES)
+    for path in (ROOT / "README.md", *GUIDES, *EXPLANATION)
     for number, block in enumerate(python_blocks(path.read_text(encoding="utf-8"), "run"))
 ]
 
@@ -56,7 +57,7 @@ def test_python_block_runs(block, tmp_path, monkeypatch):
     exec(compile(block, "docs", "exec"), {"__name__": "__docs__"})
 
 
-@pytest.mark.parametrize("path", [ROOT / "README.md", *GUIDES], ids=relative_name)
+@pytest.mark.parametrize("path", [ROOT / "README.md", *GUIDES, *EXPLANATION], ids=relative_name)
 def test_every_python_block_is_marked(path):
     """A block is run, or it says why it is not: `<!-- not run: reason -->`."""
     text = path.read_text(encoding="utf-8")

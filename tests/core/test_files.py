@@ -128,6 +128,15 @@ def test_checksums_of_other_folders_are_rejected(tmp_path, files):
         read_json(tmp_path / "a.json")
 
 
+def test_file_of_a_newer_version_is_an_error_in_one_line(tmp_path):
+    path = tmp_path / "facts.json"
+    write_json(path, {"a": 1})
+    assert read_json(path) == {"a": 1}
+    path.write_text(path.read_text().replace('"file_format": 1', '"file_format": 2'))
+    with pytest.raises(UserError, match=r"expected file format 1, got 2; .* update this one$"):
+        read_json(path)
+
+
 def test_json_has_one_checksum_for_any_type_of_key(tmp_path):
     write_json(tmp_path / "a.json", {"counts": {10: 1, 9: 2}})
     assert read_json(tmp_path / "a.json") == {"counts": {"10": 1, "9": 2}}

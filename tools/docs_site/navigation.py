@@ -11,7 +11,10 @@ SECTIONS: dict[str, Sequence[str]] = {
         *("guides/hugging-face.md", "guides/claims.md", "guides/plugins.md", "guides/*"),
     ),
     "Examples": ("examples/*",),
-    "Explanation": ("explanation/*",),
+    "Explanation": (
+        *("explanation/add-and-norm.md", "explanation/post-ln-and-pre-ln.md"),
+        *("explanation/warm-up.md", "explanation/depth.md", "explanation/*"),
+    ),
     "Catalogue": ("atlas.md", "catalogue/index.md", "catalogue/*"),
     "Results": ("reproductions.md", "claims/claims.md"),
     "Reference": ("reference/*",),

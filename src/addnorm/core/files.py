@@ -28,8 +28,10 @@ from typing import Any
 from addnorm.core.errors import UserError
 from addnorm.core.parsing import parse_json, parse_yaml
 
-CHECKSUM, FILES = "checksum", "files"
+CHECKSUM, FILES, FORMAT = "checksum", "files", "file_format"
 """Keys that `write_json` adds."""
+CURRENT_FORMAT = 1
+"""Raised when older versions could misread what this one writes; see docs/architecture/releases.md."""
 YAML_CHECKSUM = "# sha256 of the lines below, delete this line after an edit: "
 FOLDER_SUFFIX = ".d"
 HOST = hashlib.sha256(platform.node().encode()).hexdigest()[:8]
@@ -183,6 +185,7 @@ def to_checked_json(data: Mapping[str, Any], files: Mapping[str, str] = {}) -> b
     """Return an object as indented JSON in UTF-8, with its checksum."""
     # As a reader gets it: keys are strings, and a file has one order of keys.
     content = json.loads(json.dumps({**data, FILES: dict(files)} if files else dict(data)))
+    content |= {FORMAT: CURRENT_FORMAT}
     content |= {CHECKSUM: _json_checksum(content)}
     text = json.dumps(content, indent=2, ensure_ascii=False)
     return f"{text}\n".encode(errors="backslashreplace")  # lone surrogates become JSON escapes
@@ -228,6 +231,13 @@ def read_json_and_files(
     if data is None and path.exists():
         raise UserError(f"{path}: expected data, got null; {hint}")
     files: Any = {}
+    # Before the checksum: a newer version may compute it in another way.
+    written = data.get(FORMAT, CURRENT_FORMAT) if isinstance(data, dict) else CURRENT_FORMAT
+    if written != CURRENT_FORMAT:
+        raise UserError(
+            f"{path}: expected file format {CURRENT_FORMAT}, got {written!r}; it was written by "
+            "another version of addnorm: update this one"
+        )
     if isinstance(data, dict) and CHECKSUM in data:
         checksum = data.pop(CHECKSUM)
         if verify and checksum != _json_checksum(data):
@@ -235,6 +245,7 @@ def read_json_and_files(
     elif required and data is not None:
         raise UserError(f"{path} has no checksum; {hint}")
     if isinstance(data, dict):
+        data.pop(FORMAT, None)
         files = data.pop(FILES, {})
         if not isinstance(files, dict) or any(
             not isinstance(checksum, str) or Path(name).name != name
