@@ -31,7 +31,7 @@ from addnorm.core.parsing import parse_json, parse_yaml
 CHECKSUM, FILES, FORMAT = "checksum", "files", "file_format"
 """Keys that `write_json` adds."""
 CURRENT_FORMAT = 1
-"""Raised when older versions could misread what this one writes; see docs/architecture/releases.md."""
+"""Raised when older versions could misread what this one writes."""
 YAML_CHECKSUM = "# sha256 of the lines below, delete this line after an edit: "
 FOLDER_SUFFIX = ".d"
 HOST = hashlib.sha256(platform.node().encode()).hexdigest()[:8]
