@@ -10,6 +10,7 @@ from pathlib import Path
 
 from tools.docs_site.drawings import add_drawings
 from tools.docs_site.examples import example_pages
+from tools.docs_site.formulas import typeset_pages
 from tools.docs_site.navigation import SECTIONS, add_member_toctrees, render_toctrees
 from tools.docs_site.reference import reference_pages
 
@@ -53,6 +54,7 @@ def collect_pages() -> dict[str, str]:
     }
     pages |= example_pages()
     pages |= reference_pages()
+    typeset_pages(pages)
     add_member_toctrees(pages)
     pages["index.md"] += render_toctrees(SECTIONS, pages)
     return pages
