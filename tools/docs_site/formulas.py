@@ -116,7 +116,7 @@ def _name(token: str) -> str:
         latex = letters
     latex += name[len(letters) :]
     if below:
-        latex += f"_{{{below}}}" if len(below) <= 2 else rf"_{{\mathrm{{{below}}}}}"
+        latex += f"_{{{below}}}" if len(below) <= 2 and below != "in" else rf"_{{\mathrm{{{below}}}}}"
     return latex
 
 
