@@ -32,7 +32,7 @@ from tests.source_tree import (
 PACKAGE_ORDER = (
     *("core", "plugins", "kernels", "norms", "wirings", "sublayers", "stacks", "models", "data"),
     *("measure", "doctor", "monitor", "decode", "tasks", "train", "tabular", "comparison"),
-    *("claims", "report", "interop", "exporters", "bench", "cli"),
+    *("claims", "report", "interop", "exporters", "bench", "selftest", "cli"),
 )
 INDEPENDENT = {("wirings", "sublayers"), ("sublayers", "wirings")}
 """Pairs (importer, imported) that the order would allow and the design forbids."""

@@ -29,6 +29,7 @@ from addnorm.cli.commands.generate import generate
 from addnorm.cli.commands.list import list_members
 from addnorm.cli.commands.predict import predict
 from addnorm.cli.commands.report import report
+from addnorm.cli.commands.selftest import selftest
 from addnorm.cli.commands.show import show
 from addnorm.cli.commands.train import train
 from addnorm.cli.commands.translate import translate
@@ -54,6 +55,7 @@ COMMANDS: dict[str, Callable[..., Any] | typer.Typer] = {
     "predict": predict,
     "export": export,
     "bench": bench,
+    "selftest": selftest,
 }
 """Commands by name, in the order of `addnorm --help`."""
 
