@@ -116,7 +116,8 @@ def _name(token: str) -> str:
         latex = letters
     latex += name[len(letters) :]
     if below:
-        latex += f"_{{{below}}}" if len(below) <= 2 and below != "in" else rf"_{{\mathrm{{{below}}}}}"
+        is_word = len(below) > 2 or below == "in"
+        latex += rf"_{{\mathrm{{{below}}}}}" if is_word else f"_{{{below}}}"
     return latex
 
 
