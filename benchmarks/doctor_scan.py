@@ -26,7 +26,9 @@ import addnorm
 from addnorm.doctor.loading.example_inputs import guess_inputs
 from addnorm.doctor.loading.hugging_face import build_from_config, count_weights, set_layers
 
-MAX_CPU_SECONDS, MAX_WALL_SECONDS, MAX_BYTES, MAX_WEIGHTS = 120, 1200, 6 * 2**30, 40_000_000
+MAX_CPU_SECONDS, MAX_WALL_SECONDS, MAX_BYTES, MAX_WEIGHTS = 60, 600, 6 * 2**30, 40_000_000
+MAX_BUILDS = 2
+"""Models of a family that are tried if their inputs cannot be guessed."""
 SIZES = {
     32: ("hidden_size", "d_model", "n_embd", "dim", "embed_dim", "embedding_size", "emb_dim",
          "encoder_hidden_dim", "encoder_embed_dim", "projection_dim", "hidden_dim"),
@@ -37,7 +39,7 @@ SIZES = {
         "decoder_attention_heads", "num_experts", "num_local_experts", "n_routed_experts"),
     2: ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "encoder_layers",
         "decoder_layers", "num_decoder_layers", "num_key_value_heads", "num_experts_per_tok"),
-    8: ("head_dim", "d_kv"),
+    8: ("head_dim", "d_kv", "rotary_dim"),
     99: ("vocab_size",),
 }  # fmt: skip
 KINDS = ("with residual adds", "without residual adds", "not examined")
@@ -71,13 +73,16 @@ def examine(family):
     """Return the number of residual adds and the findings of one family."""
     if not {CONFIG_MAPPING[family]} & {*MODEL_MAPPING, *MODEL_FOR_CAUSAL_LM_MAPPING}:
         raise ValueError("part of another family, without an Auto class")
-    problem = None
+    problem, builds = None, 0
     for kept in (None, *SIZES, "all"):  # not all small sizes fit together
         try:
             model = build_small(family, kept)
+            builds += 1
             inputs = guess_inputs(model)
         except Exception as error:
             problem = error
+            if builds == MAX_BUILDS:
+                break
             continue
         report = addnorm.doctor(model, inputs)
         return len(report.blocks), [[f.rule, f.severity, f.path] for f in report.findings]
@@ -138,6 +143,8 @@ def main():
             alarms += any(severity != "info" for _, severity, _ in findings)
             errors += any(severity == "error" for _, severity, _ in findings)
             print(json.dumps([family, blocks, findings]), flush=True)
+    except KeyboardInterrupt:
+        parser.exit(130, "stopped\n")
     finally:
         listed = ", ".join(f"{counts[kind]} {kind}" for kind in KINDS)
         print(
