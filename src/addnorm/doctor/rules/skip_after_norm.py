@@ -13,7 +13,9 @@ def skip_after_norm(context: RuleContext) -> Iterator[Finding]:
     """Report skips that carry the normalized input: x_next = N(x) + f(N(x)).
 
     The block looks like Pre-LN, but each norm acts on the stream itself, as in Post-LN, and the
-    identity path through the network is lost.
+    identity path through the network is lost. It is a remark if all skips of the stream have a
+    factor, a * N(x) + b * f(N(x)), and a norm follows the last sum: that is Post-LN with weights
+    chosen for it, such as those of DeepNorm, and each norm written before the sub-layer (MiniMax).
     """
     classes = [context.wiring(r) for r in context.blocks]
     for block in context.blocks:
@@ -23,7 +25,7 @@ def skip_after_norm(context: RuleContext) -> Iterator[Finding]:
         severity: Severity
         if block.is_false_pre_norm and context.norms[norms[0]].kind != "batch":
             hybrid = "pre_ln" not in classes and "none" in classes
-            severity = "info" if hybrid else "error"
+            severity = "info" if hybrid or _is_weighted_post_norm(context, block) else "error"
         elif _is_shortcut_normalized(context, block):
             severity = "error"
         elif _is_first_without_norm(context, block, classes=classes):
@@ -40,6 +42,13 @@ def skip_after_norm(context: RuleContext) -> Iterator[Finding]:
                 "shortcut_variance": context.add_stats(block.add).get("shortcut_variance"),
             },
         )  # fmt: skip
+
+
+def _is_weighted_post_norm(context: RuleContext, block: AddAnalysis) -> bool:
+    """Return whether all skips of a block's stream are weighted, and a norm follows the last."""
+    stream = [other for other in context.blocks if other.stream == block.stream]
+    is_weighted = all(other.is_false_pre_norm and other.add.shortcut_scales for other in stream)
+    return is_weighted and bool(stream[-1].final_norms)
 
 
 def _is_shortcut_normalized(context: RuleContext, block: AddAnalysis) -> bool:
