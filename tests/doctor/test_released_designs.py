@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from tests.doctor.models.tiny import DIM, Model, PreBlock, findings, stack
+from tests.doctor.models.tiny import DIM, VOCAB, FeedForward, Model, PreBlock, findings, stack
 
 
 @pytest.fixture(autouse=True)
@@ -94,6 +94,51 @@ def test_plain_sum_among_weighted_ones_is_found():
     blocks = [*stack(Weighted), PreBlock(fault="skip")]
     model = Model(blocks, nn.LayerNorm(DIM))
     assert severities(model, "skip_after_norm") == {"error"}
+
+
+# skip_after_norm: GroupViT's groups attend to the image after a module that ends with a norm
+
+
+class Refine(nn.Module):
+    """Cross-attention and feed-forward; a module may end with a norm."""
+
+    def __init__(self, end):
+        super().__init__()
+        self.attention = nn.MultiheadAttention(DIM, 3, batch_first=True)
+        self.ffn, self.norm, self.end = FeedForward(), nn.LayerNorm(DIM), end
+
+    def forward(self, x, memory):
+        x = x + self.attention(x, memory, memory)[0]
+        return self.end(x + self.ffn(self.norm(x)))
+
+
+class Grouping(nn.Module):
+    """Group tokens that attend twice; the norm between is the end of the first module or not."""
+
+    def __init__(self, closed):
+        super().__init__()
+        self.table, self.groups = nn.Embedding(VOCAB, DIM), nn.Parameter(torch.randn(1, 3, DIM))
+        self.blocks = nn.ModuleList(stack(PreBlock))
+        self.final, self.last = nn.LayerNorm(DIM), nn.LayerNorm(DIM)
+        self.start = nn.Sequential(FeedForward(), nn.LayerNorm(DIM))
+        self.between = nn.Identity() if closed else nn.LayerNorm(DIM)
+        self.first = Refine(nn.LayerNorm(DIM) if closed else nn.Identity())
+        self.second = Refine(nn.Identity())
+        self.head = nn.Linear(DIM, 5)
+
+    def forward(self, tokens):
+        x = self.table(tokens)
+        for block in self.blocks:
+            x = block(x)
+        x = self.final(x)
+        g = self.first(self.start(self.groups).expand(len(x), -1, -1), x)
+        g = self.second(self.between(g), x)
+        return self.head(self.last(g).mean(1))
+
+
+@pytest.mark.parametrize(("closed", "severity"), [(True, "info"), (False, "error")])
+def test_cross_attention_after_a_module_that_ends_with_a_norm(closed, severity):
+    assert severities(Grouping(closed), "skip_after_norm") == {severity}
 
 
 # unused_in_layer: PP-LCNet builds an affine activation that layers with a stride do not use
