@@ -41,6 +41,19 @@ def test_returned_stream_without_final_norm_is_a_remark():
     assert severities(Model(stack(PreBlock)), "missing_final_norm") == {"warning"}
 
 
+def test_pooled_stream_without_final_norm_is_a_remark():
+    class Pooled(Model):
+        def forward(self, tokens):
+            x = self.table(tokens)
+            for block in self.blocks:
+                x = block(x)
+            pooled = nn.functional.adaptive_avg_pool1d(x.mT, 1).flatten(1)
+            return x, pooled if self.head is None else self.head(pooled)
+
+    assert severities(Pooled(stack(PreBlock), head=False), "missing_final_norm") == {"info"}
+    assert severities(Pooled(stack(PreBlock)), "missing_final_norm") == {"warning"}
+
+
 def test_stream_that_is_returned_and_read_without_norm_is_found():
     class Both(Model):
         def forward(self, tokens):

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from addnorm.doctor.analysis.branch_kinds import attention_steps
 from addnorm.doctor.analysis.results import AddAnalysis
-from addnorm.doctor.graph.ops import is_mixing
+from addnorm.doctor.graph.ops import POOLING, is_mixing
 from addnorm.doctor.report import Finding, Severity
 from addnorm.doctor.residual.mixtures import find_mixed_streams
 from addnorm.doctor.rule_context import RuleContext
@@ -39,7 +39,8 @@ def missing_final_norm(context: RuleContext) -> Iterator[Finding]:
         ):
             continue
         variance = context.add_stats(last.add).get("stream_variance")
-        is_read = any(i != last.add.node and is_mixing(context.graph[i].op) for i in raw)
+        ops = {context.graph[i].op for i in raw if i != last.add.node} - POOLING
+        is_read = any(map(is_mixing, ops))
         severity: Severity = "warning" if is_read and not _are_branches_small(normed) else "info"
         message = (
             "a Pre-LN stream ends without a norm, so its readers see a variance that grows with "
@@ -101,6 +102,7 @@ def _find_raw_readers(context: RuleContext, last: AddAnalysis) -> list[int] | No
         if (
             index != last.add.node
             and is_mixing(graph[index].op)
+            and graph[index].op not in POOLING  # pooled tokens are still the stream
             and not _is_norm_or_mixture(context, last, index=index)
         ):
             readers.append(index)
