@@ -27,11 +27,6 @@ SAME_GRAPH = {
 }  # fmt: skip
 # A quarter of fewer than four layers is none, so that every layer of Mix-LN is Pre-LN.
 SHALLOW = {("mix_ln", 2): "pre_ln", ("mix_ln", 3): "pre_ln"}
-# What the doctor reports differently from the formula, and why.
-WRONG_NORMS = {
-    "attn_res": "the norm of the last mixture's keys is reported as the final norm",
-    "mhc": "the norm of the mixing coefficients is reported as a norm in front of the branch",
-}
 
 
 @functools.cache
@@ -104,19 +99,6 @@ def check_norms(wiring, kind, depth):
     assert [tuple(sorted(positions[b.index])) for b in blocks] == expected
 
 
-def wirings_with_defects(defects):
-    """Return all wirings as parameters, those with a known defect of the doctor as failing."""
-    return [
-        pytest.param(
-            wiring,
-            marks=[pytest.mark.xfail(strict=True, reason=defects[wiring])]
-            if wiring in defects
-            else [],
-        )
-        for wiring in sorted(registry)
-    ]
-
-
 def test_every_wiring_has_an_expectation():
     assert set(FORMULAS) == set(registry)
 
@@ -131,7 +113,7 @@ def test_scales_follow_the_formula(wiring):
     check_scales(wiring, "lm", 4)
 
 
-@pytest.mark.parametrize("wiring", wirings_with_defects(WRONG_NORMS))
+@pytest.mark.parametrize("wiring", sorted(registry))
 def test_norms_follow_the_formula(wiring):
     check_norms(wiring, "lm", 4)
 
@@ -143,8 +125,7 @@ def test_norms_follow_the_formula(wiring):
 def test_expectations_hold_at_every_depth(wiring, kind, depth):
     check_adds(wiring, kind, depth)
     check_scales(wiring, kind, depth)
-    if wiring not in WRONG_NORMS:
-        check_norms(wiring, kind, depth)
+    check_norms(wiring, kind, depth)
     diagnose_wiring.cache_clear()  # reports of deep models are large
 
 

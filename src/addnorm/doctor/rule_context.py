@@ -1,7 +1,7 @@
 """Context of a rule: the trace of a model, and queries that several rules need."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -15,6 +15,10 @@ from addnorm.doctor.graph.graph import Graph
 from addnorm.doctor.graph.ops import SLICES, is_mixing
 from addnorm.doctor.model_trace import ModelTrace
 from addnorm.doctor.residual.residual_adds import ResidualAdd
+from addnorm.doctor.trace.statistics import Attention
+
+RANDOM_DEVIATION = 0.5
+"""Deviation of a gain or bias from which it may be a random draw instead of trained."""
 
 
 @dataclass
@@ -97,6 +101,26 @@ class RuleContext:
         return tuple(
             n for n in dict.fromkeys(names) if n in norm.weights or self._is_norm_weight(n, norm)
         )
+
+    @cached_property
+    def has_trained_gains(self) -> bool:
+        """Whether the entries of a gain or bias of a norm differ, as after training.
+
+        Not if all of them look like draws of a wide distribution around 0, as after an
+        initialization that fills every parameter alike: trained gains stay near their mean.
+        """
+        names = {name for norm in self.iter_norms() for name in self.norm_weights(norm)}
+        weights = (self.weights[name].detach().float().flatten() for name in names)
+        varied = [w for w in weights if w.numel() > 1 and bool((w != w[0]).any())]
+        return any(bool(w.std() < RANDOM_DEVIATION or w.mean().abs() > w.std() / 2) for w in varied)
+
+    def square_attentions(self, blocks: Sequence[AddAnalysis] | None = None) -> list[Attention]:
+        """Return the attentions with as many queries as keys; only self-attentions of `blocks`."""
+        square = [a for a in self.trace.recording.stats.attentions if a.is_square]
+        if blocks is None:
+            return square
+        paths = [block.add.path for block in blocks if block.kind == "self-attention"]
+        return [a for a in square if any(a.node in path for path in paths)]
 
     def _is_norm_weight(self, name: str, norm: Norm) -> bool:
         """Return whether a weight has one number per normalized feature, or a single number.

@@ -1,14 +1,16 @@
 """Targets and example inputs: user code that fails or exits, and Hugging Face families."""
 
 import json
+import resource
 import sys
 
 import pytest
+import torch
 from torch import nn
 
 from addnorm.core.errors import UserError
 from addnorm.doctor.loading.example_inputs import guess_inputs, parse_input_specs
-from addnorm.doctor.loading.hugging_face import build_hf_model
+from addnorm.doctor.loading.hugging_face import build_hf_model, set_layers
 from addnorm.doctor.loading.targets import build_optimizer, build_target, read_options
 
 MODULE = """
@@ -65,6 +67,49 @@ def test_depth_is_set_in_nested_configs(folder):
     (folder / "clip.json").write_text(json.dumps({"model_type": "clip", **configs}))
     model, _ = build_target("hf:clip.json", depth=1)
     assert [len(part.encoder.layers) for part in (model.text_model, model.vision_model)] == [1, 1]
+
+
+@pytest.mark.parametrize(
+    ("family", "depth", "kinds"),
+    [("qwen3_5_text", 2, 2), ("gemma3_text", 1, 1), ("bamba", 2, 1), ("jamba", 2, 1)],
+)
+def test_depth_of_hybrid_models(family, depth, kinds):
+    """Types of layers that a config computes are left alone; others keep all kinds."""
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+    config = CONFIG_MAPPING[family]()
+    assert set_layers(config, depth)
+    assert config.num_hidden_layers == len(config.layer_types) == depth
+    assert len(set(config.layer_types)) == kinds
+
+
+def test_config_that_computes_its_depth_is_left_alone():
+    from transformers import FunnelConfig
+
+    config = FunnelConfig(block_sizes=[1, 1])
+    set_layers(config, 3)
+    assert config.block_sizes == [1, 1]
+
+
+class SizesFromIds(nn.Module):
+    """Reads its second input as sizes, as models of images with a grid do."""
+
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Embedding(97, 4)
+
+    def forward(self, x, grid):
+        if grid.dtype == torch.int64:
+            torch.empty(3 * 2**28, dtype=torch.uint8)  # never written, so no memory is used
+        return self.table(x)
+
+
+def test_guess_that_needs_too_much_memory_is_rejected(monkeypatch):
+    limits = resource.getrlimit(resource.RLIMIT_AS)
+    monkeypatch.setattr("addnorm.doctor.loading.memory_limit._available_bytes", lambda: 2**30)
+    _, grid = guess_inputs(SizesFromIds())
+    assert grid.dtype == torch.bool  # the ids would have needed 3 / 4 of the memory
+    assert resource.getrlimit(resource.RLIMIT_AS) == limits
 
 
 def test_depth_without_effect_is_rejected(folder):

@@ -17,7 +17,7 @@ norm before both a branch and its projected shortcut moves the fork to the input
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from addnorm.doctor.analysis.norms import Norm, find_gain_nodes
+from addnorm.doctor.analysis.norms import Norm, find_coefficient_norms, find_gain_nodes
 from addnorm.doctor.graph.graph import Graph
 from addnorm.doctor.graph.nodes import Scale
 from addnorm.doctor.graph.ops import NONLINEAR, PASS_THROUGH, is_mixing
@@ -46,6 +46,8 @@ class NormPlacement:
 class _BranchEntry:
     entry_norms: tuple[int, ...]
     partial_norms: tuple[int, ...]
+    coefficient_norms: frozenset[int]
+    """Norms of the coefficients with which parallel streams are mixed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +86,7 @@ def place_norms(
             entry_norms, fork = (shared,), norms[shared].source
             path = frozenset(graph.nodes_between(fork, add.branch))
             add = replace(add, fork=fork, path=path)
-    placed = {*entry_norms, *entry.partial_norms, end.exit_norm, add.fork}
+    placed = {*entry_norms, *entry.partial_norms, *entry.coefficient_norms, end.exit_norm, add.fork}
     inner_norms = tuple(i for i in sorted(add.path) if i in norms and i not in placed)
     return NormPlacement(
         add, entry_norms, entry.partial_norms, end.exit_norm, inner_norms, end.scales
@@ -111,10 +113,14 @@ def _find_entry(
             has_bare_path = True
         else:
             waiting += [i for i in graph[index].users if i in add.path]
+    coefficients: set[int] = set()
+    if add.is_mixed:
+        coefficients = find_coefficient_norms(graph, norms, first=first_norms, start=start)
+    own = tuple(i for i in first_norms if i not in coefficients)
     # Gates and mixing coefficients may read the stream without a norm.
-    if first_norms and (not has_bare_path or add.is_gated or add.is_mixed):
-        return _BranchEntry(tuple(first_norms), ())
-    return _BranchEntry((), tuple(first_norms))
+    if own and (not has_bare_path or add.is_gated or add.is_mixed):
+        return _BranchEntry(own, (), frozenset(coefficients))
+    return _BranchEntry((), own, frozenset(coefficients))
 
 
 def _is_branch_start(

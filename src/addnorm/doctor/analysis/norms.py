@@ -7,6 +7,7 @@ x / x.norm(dim=-1)             by hand                   kind "l2" (handwritten_
 """
 
 import math
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from addnorm.doctor.analysis.handwritten_norms import (
@@ -137,6 +138,24 @@ def find_gain_nodes(graph: Graph, norm: Norm) -> set[int]:
             if step and step[1] and step[1].kind == "weight":
                 gains.add(index)
     return gains
+
+
+def find_coefficient_norms(
+    graph: Graph, norms: Mapping[int, Norm], *, first: Collection[int], start: int
+) -> set[int]:
+    """Return the norms among the first after a node that only weigh what another one reads.
+
+    In `n2(softmax(w * n1(x)) * x)`, both norms read `x`, and `n2` reads it around `n1` as well:
+    `n1` belongs to the coefficients of a mixture of streams. In `n2(n1(x))` it does not.
+    """
+    return {
+        index
+        for index in first
+        for other in first
+        if index not in (other, norms[other].source)
+        and graph.reaches(index, norms[other].source)
+        and graph.has_path_avoiding(start, norms[other].source, blocked={index})
+    }
 
 
 def is_query_key(graph: Graph, norm: Norm) -> bool:

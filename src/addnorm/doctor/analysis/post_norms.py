@@ -29,7 +29,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from itertools import pairwise
 
-from addnorm.doctor.analysis.norms import Norm, is_query_key
+from addnorm.doctor.analysis.norms import Norm, find_coefficient_norms, is_query_key
 from addnorm.doctor.analysis.results import NestedAdd, PostNorms
 from addnorm.doctor.analysis.streams import find_own_copy
 from addnorm.doctor.graph.graph import Graph
@@ -130,6 +130,9 @@ class _PostNormPass:
         sources = self._nodes_after_last(add)
         read_by_other_stream = {i for a in self.adds if a.add.is_crossed for i in a.entry_norms}
         following = {norm.node for norm in self.norms.values() if norm.source in sources}
+        following -= find_coefficient_norms(
+            self.graph, self.norms, first=following, start=add.add.node
+        )
         users = (self.graph[i].op for i in self.graph[add.add.node].users)
         self._update(
             add,
@@ -152,6 +155,9 @@ class _PostNormPass:
             if index not in nodes and find_own_copy(graph, index) is not None:
                 later = (i for i in graph.forward_reach(index) if _is_pass_through(graph, i))
                 nodes |= {index, *later}
+        for index in [i for n in nodes for i in graph[n].users if i not in nodes]:
+            if _is_weighted(graph, index, nodes=nodes):  # a sum over depth, one weight per source
+                nodes |= {index, *graph.forward_reach(index, extra_ops=PASS_OPS)}
         return nodes
 
     # step 2: final norms that belong to the last block
@@ -312,6 +318,17 @@ class _PostNormPass:
             votes += closeness(norm, after) - closeness(norm, before)
         nearest = max(closeness(row.link.norms()[0], row) for row in rows)
         return votes > 0 and closeness(after_last, rows[-1]) < nearest
+
+
+def _is_weighted(graph: Graph, index: int, *, nodes: set[int]) -> bool:
+    """Return whether a product multiplies each vector of one of the nodes by a single weight."""
+    node = graph[index]
+    if node.op != "mul" or len(node.inputs) != 2:
+        return False
+    return any(
+        own in nodes and graph[own].shape == node.shape and graph[weight].shape[-1:] == (1,)
+        for own, weight in (node.inputs, node.inputs[::-1])
+    )
 
 
 def _is_pass_through(graph: Graph, index: int) -> bool:

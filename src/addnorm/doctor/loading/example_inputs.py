@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from addnorm.core.errors import UserError
+from addnorm.doctor.loading.memory_limit import limit_memory
 from addnorm.doctor.trace.errors import USER_CODE_ERRORS, describe_exception
 from addnorm.doctor.trace.state_guard import WriteObserver, preserve_all_rng, preserve_model_state
 
@@ -123,7 +124,12 @@ def _format_signature(model: nn.Module) -> str:
 def _try_forward(model: nn.Module, example: Any) -> str:
     """Run the model and return its error message; empty if it succeeds."""
     try:
-        with preserve_model_state(model) as guard, WriteObserver(guard), torch.no_grad():
+        with (
+            preserve_model_state(model) as guard,
+            WriteObserver(guard),
+            torch.no_grad(),
+            limit_memory(),
+        ):
             model.eval()
             model(**example) if isinstance(example, dict) else model(*example)
     except USER_CODE_ERRORS as problem:  # a wrong guess may raise anything
@@ -147,6 +153,8 @@ def _guess_from_config(model: nn.Module) -> Iterator[Any]:
                 for images in _draw_images(getattr(config, "vision_config", config)):
                     yield {**example, "pixel_values": images}
             yield example
+            if "use_cache" in accepted:  # shallow hybrid models have no layer that needs the cache
+                yield {**example, "use_cache": False}
 
 
 def _draw_for_modality(config: Any, input_name: str, *, length: int) -> Iterator[dict[str, Tensor]]:

@@ -145,14 +145,37 @@ def _set_depth(config: Any, depth: int, *, family: str) -> None:
 def set_layers(config: Any, depth: int) -> bool:
     """Set the depth of a config and of the configs inside it; return whether any has one."""
     names = [n for n in LAYER_COUNT_FIELDS if isinstance(getattr(config, n, None), int)]
+    changed = False
     for name in (*names[:1], "decoder_layers", "num_decoder_layers"):
         if isinstance(getattr(config, name, None), int):
-            setattr(config, name, depth)
+            changed |= _set_field(config, name, depth)
     layer_types = getattr(config, "layer_types", None)
     if isinstance(layer_types, list):
-        config.layer_types = (layer_types * depth)[:depth]
+        _set_field(config, "layer_types", _shorten_layer_types(layer_types, depth))
     inner = [getattr(config, name, None) for name in getattr(config, "sub_configs", {})]
-    return any([bool(names), *(set_layers(c, depth) for c in inner if c is not None)])
+    return any([changed, *(set_layers(c, depth) for c in inner if c is not None)])
+
+
+def _shorten_layer_types(types: list[Any], depth: int) -> list[Any]:
+    """Return the types of the first layers, the last of them replaced by types that are missing.
+
+    Hybrid models keep their keys and values in an attention layer, which is often the fourth.
+
+    >>> _shorten_layer_types(["linear", "linear", "linear", "full"], 2)
+    ['linear', 'full']
+    """
+    shortened = (types * depth)[:depth]
+    missing = [kind for kind in dict.fromkeys(types) if kind not in shortened]
+    return (shortened[: max(depth - len(missing), 1)] + missing)[:depth]
+
+
+def _set_field(config: Any, name: str, value: Any) -> bool:
+    """Set a field of a config; return False if the config computes it from other fields."""
+    try:
+        setattr(config, name, value)
+    except (AttributeError, NotImplementedError):  # Bamba's layer types, Funnel's layers
+        return False
+    return True
 
 
 def count_weights(config: Any) -> int | None:

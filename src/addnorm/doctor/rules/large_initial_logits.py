@@ -12,7 +12,6 @@ from addnorm.doctor.report import Finding
 from addnorm.doctor.rule_context import RuleContext
 from addnorm.doctor.rules.base import rule
 from addnorm.doctor.rules.probing.model_runs import main_output
-from addnorm.doctor.rules.unscaled_attention import has_trained_gains
 
 MAX_LOSS_RATIO = 2.0
 """First loss in units of ln(vocabulary), above which it is remarked; uniform guesses have 1."""
@@ -27,7 +26,7 @@ def large_initial_logits(context: RuleContext) -> Iterator[Finding]:
     These are numbers of one batch, not mistakes: the finding is informative. Trained models are
     skipped, since their predictions are certain on purpose.
     """
-    if has_trained_gains(context):
+    if context.has_trained_gains:
         return
     logits, vocab = _find_logits(context)
     if logits is not None:

@@ -27,7 +27,6 @@ from addnorm.doctor.rules.probing.perturb import (
 )
 from addnorm.doctor.rules.wrong_mask import reads_both_directions
 from addnorm.doctor.trace.causal_masks import causal_offsets
-from addnorm.doctor.trace.statistics import Attention
 
 
 @rule("batch_leak")
@@ -103,25 +102,15 @@ def _explain_encoder(context: RuleContext) -> str:
     A causal stream then starts from, or attends to, a stream that is not causal at all.
     """
     main = _main_stream(context)
-    if not main or not all(a.is_causal for a in _square_attentions(context, main)):
+    if not main or not all(a.is_causal for a in context.square_attentions(main)):
         return ""
     for stream in {block.stream for block in context.blocks} - {main[0].stream}:
         blocks = [block for block in context.blocks if block.stream == stream]
-        attentions = _square_attentions(context, blocks)
+        attentions = context.square_attentions(blocks)
         is_open = attentions and not any(a.is_causal for a in attentions)
         if is_open and reads_probed_input(context, blocks[0].link.start):
             return "an encoder of the same input sees all tokens"
     return ""
-
-
-def _square_attentions(context: RuleContext, blocks: list[AddAnalysis]) -> list[Attention]:
-    """Return the self-attentions in some blocks."""
-    return [
-        attention
-        for attention in context.trace.recording.stats.attentions
-        if attention.is_square
-        and any(b.kind == "self-attention" and attention.node in b.add.path for b in blocks)
-    ]
 
 
 def _gate_evidence(context: RuleContext) -> dict[str, Any]:

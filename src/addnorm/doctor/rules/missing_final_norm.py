@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 from addnorm.doctor.analysis.branch_kinds import attention_steps
 from addnorm.doctor.analysis.results import AddAnalysis
-from addnorm.doctor.graph.ops import is_mixing
-from addnorm.doctor.report import Finding
+from addnorm.doctor.graph.ops import POOLING, is_mixing
+from addnorm.doctor.report import Finding, Severity
 from addnorm.doctor.residual.mixtures import find_mixed_streams
 from addnorm.doctor.rule_context import RuleContext
 from addnorm.doctor.rules.base import rule
@@ -18,7 +18,9 @@ TRANSFORMER_KINDS = ("self-attention", "cross-attention", "feed-forward")
 def missing_final_norm(context: RuleContext) -> Iterator[Finding]:
     """Report a Pre-LN stream that the head, or another stream, reads without a norm.
 
-    Pre-LN never normalizes the stream itself, so a norm must follow the last block.
+    Pre-LN never normalizes the stream itself, so a norm must follow the last block. It is a remark
+    if the reader may have a norm of its own, because the model returns the stream as it is
+    (backbones), or if the stream hardly grows, because learned scales keep the branches small.
     """
     for last, rows in find_last_blocks(context):
         normed = [r for r in rows if context.wiring(r) == "pre_ln"]
@@ -37,10 +39,18 @@ def missing_final_norm(context: RuleContext) -> Iterator[Finding]:
         ):
             continue
         variance = context.add_stats(last.add).get("stream_variance")
-        yield Finding(
-            "missing_final_norm", "warning", context.module_path(last),
+        ops = {context.graph[i].op for i in raw if i != last.add.node} - POOLING
+        is_read = any(map(is_mixing, ops))
+        severity: Severity = "warning" if is_read and not _are_branches_small(normed) else "info"
+        message = (
             "a Pre-LN stream ends without a norm, so its readers see a variance that grows with "
-            "depth; add a norm after the last block",
+            "depth; add a norm after the last block"
+            if is_read
+            else "the model returns a Pre-LN stream without a final norm, so its variance grows "
+            "with depth; add a norm after the last block, unless the reader normalizes it"
+        )
+        yield Finding(
+            "missing_final_norm", severity, context.module_path(last), message,
             {
                 "blocks": len(rows),
                 "stream_variance": variance,
@@ -68,6 +78,14 @@ def find_last_blocks(context: RuleContext) -> list[tuple[AddAnalysis, list[AddAn
     return last_blocks
 
 
+def _are_branches_small(blocks: list[AddAnalysis]) -> bool:
+    """Return whether learned scales below 1, as of LayerScale, multiply all branches."""
+    return all(
+        any(s.kind == "weight" and s.value is not None and abs(s.value) < 1 for s in block.scales)
+        for block in blocks
+    )
+
+
 def _find_raw_readers(context: RuleContext, last: AddAnalysis) -> list[int] | None:
     """Return the readers of the last sum, outputs included, before any norm; None if none."""
     graph = context.graph
@@ -84,6 +102,7 @@ def _find_raw_readers(context: RuleContext, last: AddAnalysis) -> list[int] | No
         if (
             index != last.add.node
             and is_mixing(graph[index].op)
+            and graph[index].op not in POOLING  # pooled tokens are still the stream
             and not _is_norm_or_mixture(context, last, index=index)
         ):
             readers.append(index)

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from addnorm.doctor.analysis.post_norms import common_path
 from addnorm.doctor.analysis.results import AddAnalysis
 from addnorm.doctor.report import Finding, Severity
 from addnorm.doctor.rule_context import RuleContext
@@ -13,7 +14,11 @@ def skip_after_norm(context: RuleContext) -> Iterator[Finding]:
     """Report skips that carry the normalized input: x_next = N(x) + f(N(x)).
 
     The block looks like Pre-LN, but each norm acts on the stream itself, as in Post-LN, and the
-    identity path through the network is lost.
+    identity path through the network is lost. It is a remark if all skips of the stream have a
+    factor, a * N(x) + b * f(N(x)), and a norm follows the last sum: that is Post-LN with weights
+    chosen for it, such as those of DeepNorm, and each norm written before the sub-layer (MiniMax).
+    So is a cross-attention whose queries are the output of a module that ends with a norm (the
+    grouping of GroupViT).
     """
     classes = [context.wiring(r) for r in context.blocks]
     for block in context.blocks:
@@ -23,7 +28,10 @@ def skip_after_norm(context: RuleContext) -> Iterator[Finding]:
         severity: Severity
         if block.is_false_pre_norm and context.norms[norms[0]].kind != "batch":
             hybrid = "pre_ln" not in classes and "none" in classes
-            severity = "info" if hybrid else "error"
+            is_designed = _is_weighted_post_norm(context, block) or _reads_closed_stream(
+                context, block
+            )
+            severity = "info" if hybrid or is_designed else "error"
         elif _is_shortcut_normalized(context, block):
             severity = "error"
         elif _is_first_without_norm(context, block, classes=classes):
@@ -40,6 +48,29 @@ def skip_after_norm(context: RuleContext) -> Iterator[Finding]:
                 "shortcut_variance": context.add_stats(block.add).get("shortcut_variance"),
             },
         )  # fmt: skip
+
+
+def _is_weighted_post_norm(context: RuleContext, block: AddAnalysis) -> bool:
+    """Return whether all skips of a block's stream are weighted, and a norm follows the last."""
+    stream = [other for other in context.blocks if other.stream == block.stream]
+    is_weighted = all(other.is_false_pre_norm and other.add.shortcut_scales for other in stream)
+    return is_weighted and bool(stream[-1].final_norms)
+
+
+def _reads_closed_stream(context: RuleContext, block: AddAnalysis) -> bool:
+    """Return whether the norm before a cross-attention ends the module of the block before.
+
+    The first block of a stream has none before it, so the next one with a normalized skip decides.
+    """
+    same = [b for b in context.blocks if b.stream == block.stream and b.is_false_pre_norm]
+    judged = next((b for b in same if b.link.previous is not None), None)
+    judged = block if block.link.previous is not None else judged
+    if judged is None or {block.kind, judged.kind} != {"cross-attention"}:
+        return False
+    before = next(b for b in context.blocks if b.add.node == judged.link.previous)
+    norm = context.graph[judged.link.norms()[0]].path
+    inside, own = (common_path([norm, b.add.module]) for b in (before, judged))
+    return len(inside) > len(own)
 
 
 def _is_shortcut_normalized(context: RuleContext, block: AddAnalysis) -> bool:

@@ -42,7 +42,7 @@ def scale_on_branch(context: RuleContext) -> Iterator[Finding]:
         if context.wiring(block) not in ("post_ln", "false_pre_ln"):
             continue
         # A learned factor may have any value after training.
-        written = (s for s in block.scales if s.kind == "constant" or not _is_trained(context))
+        written = (s for s in block.scales if s.kind == "constant" or not context.has_trained_gains)
         on_branch = _scale_product(tuple(written))
         if on_branch > MIN_EXPLICIT_SCALE and _scale_product(block.add.shortcut_scales) <= 1:
             yield Finding(
@@ -76,7 +76,7 @@ def scale_without_init(context: RuleContext) -> Iterator[Finding]:
         _check_norm_gains,
     )
     findings = [finding for check in checks if (finding := check(context)) is not None]
-    if findings and _is_trained(context):
+    if findings and context.has_trained_gains:
         context.notes.append(
             "the initialization of scaled residual connections was not checked: the weights are "
             "trained"
@@ -249,10 +249,3 @@ def _check_norm_gains(context: RuleContext) -> Finding | None:
                 {"gain": 0.0, "bias": float(bias.float().mean())},
             )  # fmt: skip
     return None
-
-
-def _is_trained(context: RuleContext) -> bool:
-    """Return whether the entries of a gain or bias differ; they are all equal at initialization."""
-    names = {name for norm in context.iter_norms() for name in context.norm_weights(norm)}
-    weights = (context.weights[name].detach() for name in names)
-    return any(bool((w != w.flatten()[0]).any()) for w in weights if w.numel() > 1)

@@ -17,8 +17,6 @@ from addnorm.doctor.trace.statistics import Attention
 PLAIN_OPS = PASS_THROUGH | SLICES | {"add", "sub", "neg", "cat", "stack", "setitem", "repeat",
                                      "repeat_interleave", "linear", "index_put"}  # fmt: skip
 """Operations that do not rescale queries, keys or scores."""
-RANDOM_DEVIATION = 0.5
-"""Deviation of a gain or bias from which it may be a random draw instead of trained."""
 LARGE_DEVIATION = 0.5
 """Deviation of the logits above which attention starts uneven; torch's default weights give 1/3
 with the factor, and sqrt(d)/3 without it."""
@@ -51,7 +49,7 @@ def unscaled_attention(context: RuleContext) -> Iterator[Finding]:
         return  # attention inside convolutional networks is rarely scaled
     scores = [s for block in context.blocks if (s := _find_scores(context, block)) is not None]
     unscaled = [s for s in scores if not s.is_scaled]
-    if not unscaled or has_trained_gains(context):
+    if not unscaled or context.has_trained_gains:
         return
     if any(_is_scaled_by_init(context, s) for s in unscaled):
         return
@@ -72,18 +70,6 @@ def unscaled_attention(context: RuleContext) -> Iterator[Finding]:
             "largest": unscaled[0].attention.max_logit,
         },
     )  # fmt: skip
-
-
-def has_trained_gains(context: RuleContext) -> bool:
-    """Return whether the entries of a gain or bias of a norm differ, as after training.
-
-    Not if all of them look like draws of a wide distribution around 0, as after an initialization
-    that fills every parameter alike: trained gains stay near their mean.
-    """
-    names = {name for norm in context.iter_norms() for name in context.norm_weights(norm)}
-    weights = (context.weights[name].detach().float().flatten() for name in names)
-    varied = [w for w in weights if w.numel() > 1 and bool((w != w[0]).any())]
-    return any(w.std() < RANDOM_DEVIATION or w.mean().abs() > w.std() / 2 for w in varied)
 
 
 def _find_scores(context: RuleContext, block: AddAnalysis) -> _Scores | None:

@@ -5,10 +5,11 @@ called         called         not called         layers.2 ignores it
 """
 
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+import torch
 from torch.nn.modules.dropout import _DropoutNd
 
 from addnorm.doctor.report import Finding, join_paths
@@ -39,13 +40,15 @@ def unused_in_layer(context: RuleContext) -> Iterator[Finding]:
 
     Layers that did not run at all are reported if the others are consecutive layers of a residual
     stream: experts and heads that the inputs do not select are not. Several matrices that a layer
-    leaves out together are at most a remark: layers may share keys and values.
+    leaves out together are at most a remark: layers may share keys and values. So is a part of a
+    layer whose weights have other sizes: it may have another stride, or another task.
     """
     counts = _count_uses(context)
     groups: dict[str, list[_Part]] = {}
     for part in _iter_parts(context):
         groups.setdefault(part.name, []).append(part)
     ignored: dict[str, list[_Part]] = {}
+    equals: defaultdict[str, set[str]] = defaultdict(set)
     for parts in groups.values():
         for part in parts:
             others = [p for p in parts if p.path != part.path and _are_alike(context, part, p)]
@@ -55,6 +58,8 @@ def unused_in_layer(context: RuleContext) -> Iterator[Finding]:
             is_partial = not part.is_matrix and len(uses) > 1 and len(set(uses)) == 1
             if is_unused or (is_partial and 0 < counts.get(part.path, 0) < uses[0]):
                 ignored.setdefault(part.layer, []).append(part)
+                using = {p.layer for p, n in zip(others, uses, strict=True) if n}
+                equals[part.layer] |= _find_equal(context, part.layer, using)
     for layer, parts in ignored.items():
         if not any(path.startswith(f"{layer}.") for path in counts):
             if _are_consecutive(context, layer):
@@ -63,7 +68,8 @@ def unused_in_layer(context: RuleContext) -> Iterator[Finding]:
         paths = list(_outermost(context, parts, counts))  # unused norms have a rule of their own
         matrices = {p.path.rpartition(".")[0] for p in parts if p.is_matrix}
         if paths:
-            yield _make_finding(layer, paths, is_certain=len(matrices) < 2)
+            is_certain = len(matrices) < 2 and bool(equals[layer])
+            yield _make_finding(layer, paths, is_certain=is_certain)
 
 
 def _make_finding(layer: str, paths: list[str], *, is_certain: bool) -> Finding:
@@ -106,6 +112,17 @@ def _are_alike(context: RuleContext, one: _Part, other: _Part) -> bool:
     """Return whether two parts belong to layers of one class."""
     layers = [context.trace.model.get_submodule(part.layer) for part in (one, other)]
     return type(layers[0]) is type(layers[1])
+
+
+def _find_equal(context: RuleContext, layer: str, others: set[str]) -> set[str]:
+    """Return the other layers whose weights have the names and sizes of this one's."""
+    sizes = _weight_sizes(context, layer)
+    return {other for other in others if _weight_sizes(context, other) == sizes}
+
+
+def _weight_sizes(context: RuleContext, layer: str) -> dict[str, torch.Size]:
+    module = context.trace.model.get_submodule(layer)
+    return {name: weight.shape for name, weight in module.named_parameters()}
 
 
 def _find_layer(path: str) -> str:

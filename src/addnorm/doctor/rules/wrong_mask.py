@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from addnorm.doctor.report import Finding
 from addnorm.doctor.rule_context import RuleContext
 from addnorm.doctor.rules.base import rule
-from addnorm.doctor.trace.statistics import Attention
 
 
 @rule("inverted_mask")
@@ -14,7 +13,7 @@ def inverted_mask(context: RuleContext) -> Iterator[Finding]:
 
     Models that read in both directions have as many causal as inverted masks.
     """
-    square = _square_attentions(context)
+    square = context.square_attentions()
     inverted = [a for a in square if a.visible == "later"]
     if not inverted or reads_both_directions(context):
         return
@@ -33,7 +32,7 @@ def blocking_mask(context: RuleContext) -> Iterator[Finding]:
     A layer that blocks on purpose, for instance because its window holds one token, is taken as
     healthy if other layers see more, so all of them must block only themselves.
     """
-    square = _square_attentions(context)
+    square = context.square_attentions()
     blind = [a for a in square if a.visible == "nothing"]
     alone = [a for a in square if a.visible == "itself"]
     if blind:
@@ -54,10 +53,5 @@ def blocking_mask(context: RuleContext) -> Iterator[Finding]:
 
 def reads_both_directions(context: RuleContext) -> bool:
     """Return whether as many attentions read from left to right as from right to left."""
-    causal = sum(a.is_causal for a in _square_attentions(context))
-    return causal == sum(a.visible == "later" for a in _square_attentions(context)) > 0
-
-
-def _square_attentions(context: RuleContext) -> list[Attention]:
-    """Return the attentions with as many queries as keys."""
-    return [a for a in context.trace.recording.stats.attentions if a.is_square]
+    causal = sum(a.is_causal for a in context.square_attentions())
+    return causal == sum(a.visible == "later" for a in context.square_attentions()) > 0
