@@ -433,6 +433,5 @@ class GlobalTokens(nn.Module):
 
 @pytest.mark.parametrize("returned", [False, True])
 def test_stream_that_ends_unused_needs_no_final_norm(returned):
-    found = {f.rule: f.severity for f in findings(GlobalTokens(returned))}
-    assert found.get("missing_final_norm") == ("info" if returned else None)
-    assert set(found.values()) <= {"info"}
+    found = {f.rule for f in findings(GlobalTokens(returned)) if f.severity != "info"}
+    assert found == ({"missing_final_norm"} if returned else set())

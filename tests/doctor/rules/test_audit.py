@@ -198,8 +198,6 @@ PATHS = {
     "batch_leak": [[""], [""]],
     "dropout_after_norm": [["after"], ["after"]],
 }  # fmt: skip
-# The model returns the stream, and its reader may normalize it.
-REMARKS = {("missing_final_norm", 3): "info", ("missing_final_norm", 4): "info"}
 # Some mistakes are found by two rules: a norm called twice is also shared, and statistics over the
 # batch also use the wrong axis.
 ALSO_REPORTED = {
@@ -216,7 +214,7 @@ def test_planted_mistakes_are_found(rule, number):
     found = findings(PLANTED[rule][number]())
     mine = [f for f in found if f.rule == rule]
     assert [f.path for f in mine] == PATHS[rule][number]
-    assert {f.severity for f in mine} == {REMARKS.get((rule, number), SEVERITY[rule])}
+    assert {f.severity for f in mine} == {SEVERITY[rule]}
     assert {f.rule for f in found} - {rule} == ALSO_REPORTED.get((rule, number), set())
     assert all(f.message and f.evidence for f in mine)
 

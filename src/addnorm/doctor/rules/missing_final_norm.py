@@ -19,8 +19,9 @@ def missing_final_norm(context: RuleContext) -> Iterator[Finding]:
     """Report a Pre-LN stream that the head, or another stream, reads without a norm.
 
     Pre-LN never normalizes the stream itself, so a norm must follow the last block. It is a remark
-    if the reader may have a norm of its own, because the model returns the stream as it is
-    (backbones), or if the stream hardly grows, because learned scales keep the branches small.
+    if the stream hardly grows, because learned scales keep the branches small. If the model returns
+    the stream as it is, its reader may have a norm of its own, as behind backbones; a forgotten
+    norm is more frequent, and the message says so.
     """
     for last, rows in find_last_blocks(context):
         normed = [r for r in rows if context.wiring(r) == "pre_ln"]
@@ -41,7 +42,7 @@ def missing_final_norm(context: RuleContext) -> Iterator[Finding]:
         variance = context.add_stats(last.add).get("stream_variance")
         ops = {context.graph[i].op for i in raw if i != last.add.node} - POOLING
         is_read = any(map(is_mixing, ops))
-        severity: Severity = "warning" if is_read and not _are_branches_small(normed) else "info"
+        severity: Severity = "info" if _are_branches_small(normed) else "warning"
         message = (
             "a Pre-LN stream ends without a norm, so its readers see a variance that grows with "
             "depth; add a norm after the last block"
