@@ -33,8 +33,8 @@ SECOND_ROUND: dict[str, Any] = {"first_seed": 200}
 """Seeds of the second round of the standard budget, unused in the first; see the ledger."""
 THIRD_ROUND: dict[str, Any] = {"first_seed": 300}
 """Seeds of the third round of the standard budget, unused before."""
-FOURTH_ROUND: dict[str, Any] = {"first_seed": 400}
-"""Seeds of the fourth round of the standard budget, unused before."""
+FIFTH_ROUND: dict[str, Any] = {"first_seed": 500}
+"""Seeds of the fifth round of the standard budget, unused before."""
 DEEP_LRS = [1e-4, 5e-4, 2e-3, 8e-3, 3.2e-2]
 """Learning rates of deep models; the edges are expected to be worse than the values between."""
 SHALLOW_LRS = [5e-4, 2e-3, 8e-3, 3e-2]
@@ -106,7 +106,9 @@ def very_deep_comparison(
     arms_without_warmup: list[str],
     arms_with_warmup: list[str] | None = None,
     tuned_arms: list[str] | None = None,
+    tuned_lrs: Sequence[float] = (),
     seeds: int = 4,
+    **keys: Any,
 ) -> Comparison:
     """Return a comparison of encoder-decoders with 18 layers each, where Post-LN does not train.
 
@@ -120,11 +122,13 @@ def very_deep_comparison(
         arms_without_warmup: arms trained at one learning rate, without warm-up
         arms_with_warmup: arms trained at one learning rate, with warm-up
         tuned_arms: arms trained with warm-up at that learning rate and two lower ones
+        tuned_lrs: learning rates of these arms instead
         seeds: seeds of the standard budget
+        keys: fields that replace those of the standard budget, such as `steps`
     """
     at: dict[Budget, dict[str, Any]] = {
         "smoke": TINY | {"depth": 2},
-        "standard": SMALL | THIRD_ROUND | {"depth": 18, "steps": 120, "seeds": seeds},
+        "standard": SMALL | THIRD_ROUND | {"depth": 18, "steps": 120, "seeds": seeds} | keys,
         "full": LARGE | {"depth": 18, "steps": 2000, "seeds": 5, "valid_every": 100},
     }
     spec = {"valid_every": at[budget]["steps"], "save_every": at[budget]["steps"]} | at[budget]
@@ -134,7 +138,11 @@ def very_deep_comparison(
         (failing, [0, warmup], rates),
         (arms_without_warmup, [0], [TRAINING_LR]),
         (arms_with_warmup, [warmup], [TRAINING_LR]),
-        (tuned_arms, [warmup], [TRAINING_LR] if budget == "smoke" else TUNED_LRS),
+        (
+            tuned_arms,
+            [warmup],
+            [TRAINING_LR] if budget == "smoke" else list(tuned_lrs or TUNED_LRS),
+        ),
     )
     grids = [{"wiring": arms, "warmup": w, "lr": lr} for arms, w, lr in groups if arms]
     depth = spec.pop("depth")

@@ -3,14 +3,16 @@
 from collections.abc import Mapping, Sequence
 
 from addnorm.claims.catalogue.post_ln_needs_warmup import (
-    SWEEPS,
+    POST_LN_LRS,
+    PRE_LN_LRS,
     WARMUP_CHART,
+    WARMUP_FINDING,
     WARMUP_RULE,
     check_warmup,
 )
 from addnorm.claims.checks import Check
 from addnorm.claims.claim import Budget, register
-from addnorm.claims.experiments import use_captions, warmup_comparison
+from addnorm.claims.experiments import FIFTH_ROUND, use_captions, warmup_comparison
 from addnorm.claims.training_claims import NOTHING_LOOKED_AT, PROGRESS_DEFINITION, ComparisonClaim
 from addnorm.comparison.spec import Comparison
 from addnorm.core.cards import Card
@@ -41,13 +43,7 @@ class PostLnNeedsWarmupOnMulti30k(ComparisonClaim):
     # warm-up; here the learning rate stays constant.
     paper_location = "section 3.1 and figure 2; section 4"
     about = ("post_ln", "pre_ln")
-    finding = (
-        "at the rate that is best with warm-up Post-LN loses {post_ln: with warm-up minus "
-        "without, at the rate that is best with it} of its progress without it, at the best "
-        "rates {post_ln: with warm-up minus without, each at its best rate}; Pre-LN {pre_ln: "
-        "with warm-up minus without, at the rate that is best with it} and {pre_ln: with warm-"
-        "up minus without, each at its best rate}"
-    )
+    finding = WARMUP_FINDING
     measured_on = (
         "10,000 captions of Multi30k, 6+6 layers of width 32, 160 steps at a constant rate"
     )
@@ -72,10 +68,11 @@ class PostLnNeedsWarmupOnMulti30k(ComparisonClaim):
                     with_warmup=[False, True],
                     optimizer="adamw",
                     seeds=6,
-                    lrs=SWEEPS[arm],
+                    lrs=lrs,
+                    seed_round=FIFTH_ROUND,
                 )
             )
-            for arm in ARMS
+            for arm, lrs in zip(ARMS, (POST_LN_LRS, PRE_LN_LRS), strict=True)
         }
 
     def corpora(self, budget: Budget) -> Mapping[str, str]:

@@ -5,11 +5,10 @@ from typing import Any
 
 from addnorm.claims.checks import Check
 from addnorm.claims.claim import Budget, ChartSpec, register
-from addnorm.claims.experiments import LARGE, SHALLOW_LRS, SMALL, THIRD_ROUND, TINY
+from addnorm.claims.experiments import FIFTH_ROUND, LARGE, SHALLOW_LRS, SMALL, TINY
 from addnorm.claims.progress_scale import best_setting_values
 from addnorm.claims.training_claims import (
     NEGLIGIBLE_PROGRESS,
-    NOTHING_LOOKED_AT,
     PROGRESS_DEFINITION,
     ComparisonClaim,
 )
@@ -36,7 +35,7 @@ class RmsNormEqualsLayerNormOnWikitext(ComparisonClaim):
     paper_location = "section 5 and tables 2 to 9"
     about = ("rms", "layer")
     finding = "RMSNorm's progress minus LayerNorm's is {progress, rms minus layer}"
-    measured_on = "3,000 paragraphs of WikiText-2, 3 layers of width 32, 200 steps"
+    measured_on = "3,000 paragraphs of WikiText-2, 3 layers of width 32, 600 steps"
     reach = "losses at an early stage of training"
     experiment = (
         "A language model of three Pre-LN layers with either norm reads 3,000 paragraphs of "
@@ -46,16 +45,23 @@ class RmsNormEqualsLayerNormOnWikitext(ComparisonClaim):
         "Premise: LayerNorm, the reference, learns. The progress of RMSNorm differs from its by "
         f"less than {NEGLIGIBLE_PROGRESS:g}, seed by seed."
     )
-    pilot = NOTHING_LOOKED_AT
+    pilot = (
+        "a run by this rule with 4 other seeds, 200 steps and learning rates up to 3e-2, which was "
+        "best: undecided, -0.02 ± 0.09. This round has more steps, which makes the noise smaller "
+        "beside the progress, more seeds and a higher rate. No run of it had been looked at when "
+        "this was written."
+    )
+    corrected = True
+    has_new_rows = True
     chart = ChartSpec(name="progress", x="lr", y="progress", log_x=True)
 
     def comparisons(self, budget: Budget) -> Mapping[str, Comparison]:
         at: dict[Budget, dict[str, Any]] = {
             "smoke": TINY | {"depth": 1, "lr": [1e-3]},
             "standard": SMALL
-            | THIRD_ROUND
-            | {"depth": 3, "steps": 200, "seeds": 4, "lr": SHALLOW_LRS}
-            | {"valid_every": 200, "save_every": 200},
+            | FIFTH_ROUND
+            | {"depth": 3, "steps": 600, "seeds": 8, "lr": [2e-3, 8e-3, 3e-2, 0.1]}
+            | {"valid_every": 600, "save_every": 600},
             "full": LARGE | {"depth": 6, "steps": 3000, "seeds": 5, "lr": SHALLOW_LRS},
         }
         same: dict[str, Any] = {
