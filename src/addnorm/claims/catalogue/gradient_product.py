@@ -91,8 +91,8 @@ class GradientProduct(InitClaim):
         "without a source, and no decoder. Whoever wrote the rule of today had seen "
         "those rows. Then 8 and 32 other seeds by a rule with the border 0, undecided: in the "
         "decoder Post-LN had a slope of 0.005 ± 0.010. Then 24 other seeds by this rule, also "
-        "undecided: -0.011 ± 0.011 in the encoder and -0.001 ± 0.009 in the decoder. No run of this "
-        "round, with 96 other seeds, had been looked at when this was written."
+        "undecided: -0.011 ± 0.011 in the encoder and -0.001 ± 0.009 in the decoder. No run of "
+        "this round, with 96 other seeds, had been looked at when this was written."
     )
     corrected = True
     has_new_rows = True
