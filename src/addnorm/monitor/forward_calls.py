@@ -9,7 +9,7 @@ the compiled code, where it stores the arguments and nothing else.
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -36,7 +36,7 @@ class ForwardCall:
 
     def copy_arguments(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return copies of the arguments, for a model that changes what it is given."""
-        args, kwargs = map_tensors((self.args, self.kwargs), Tensor.clone)
+        args, kwargs = cut_batch((self.args, self.kwargs), None)
         return args, kwargs
 
     @contextmanager
@@ -118,10 +118,12 @@ class _CompiledCallHook:
 class _InertObserver:
     """What a copy of a monitored model has in place of its observer."""
 
-    def __call__(self, *args: Any) -> None:
+    is_inert = True
+
+    def _catch(self, *args: Any) -> None:
         pass
 
-    _catch = _keep = __call__
+    _keep = _catch
 
 
 class CallObserver:
@@ -134,6 +136,9 @@ class CallObserver:
         examples: number of examples of the first call to copy
         keep_calls: whether to keep the calls of the current step
     """
+
+    is_inert = False
+    """Whether it belongs to a copy; `copy.deepcopy` keeps the functions of bound methods."""
 
     def __init__(self, model: nn.Module, *, examples: int, keep_calls: bool) -> None:
         self.example: ForwardCall | None = None
@@ -176,6 +181,14 @@ class CallObserver:
         self.example, self._examples = None, examples
         self._catch_next()
 
+    def use_whole_batch(self) -> None:
+        """Use all examples of the current step's first call; of the next call if it is not kept."""
+        self.retry(None)
+        if self.step_calls:
+            first = self.step_calls[0]
+            args, kwargs = first.copy_arguments()
+            self.use(replace(first, args=args, kwargs=kwargs))
+
     def attach(self) -> None:
         """Register the hooks."""
         if self.example is None:
@@ -205,8 +218,8 @@ class CallObserver:
             self._first = None
 
     def _catch(self, module: nn.Module, args: Any, kwargs: dict[str, Any]) -> None:
-        if not torch.is_grad_enabled():
-            return  # a validation pass
+        if self.is_inert or not torch.is_grad_enabled():
+            return  # a copy of the model, or a validation pass
         if torch.compiler.is_compiling():  # more than this would break the graph
             self._compiled_call[0] = (args, kwargs)
             return
@@ -218,7 +231,9 @@ class CallObserver:
         self.example = ForwardCall(args=args, kwargs=kwargs, autocast=self._read_autocast())
 
     def _keep(self, module: nn.Module, args: Any, kwargs: dict[str, Any]) -> None:
-        if torch.compiler.is_compiling() or not torch.is_grad_enabled() or not module.training:
+        if self.is_inert or torch.compiler.is_compiling():
+            return
+        if not torch.is_grad_enabled() or not module.training:
             return
         accelerator = self._accelerator
         call = ForwardCall(

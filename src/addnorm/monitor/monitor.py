@@ -377,9 +377,10 @@ class Monitor:
             self._meter.find_sites(example)
         except Exception as problem:
             self._observer.retry(examples)
+            reason = describe_exception(problem.__cause__ or problem)
             self._problems.warn(
-                f"example: the model does not run on it ({describe_exception(problem)}); the "
-                "inputs of its first training call are used instead"
+                f"example: the model does not run on it ({reason}); the inputs of its first "
+                "training call are used instead"
             )
 
     def _is_usable(self, method: str) -> bool:

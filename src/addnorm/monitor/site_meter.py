@@ -90,13 +90,13 @@ class SiteMeter:
         try:
             self.find_sites(call)
         except Exception as problem:
-            if self.observer.is_cut:
-                self.observer.retry(None)  # part of a batch may not be a valid input
-                return False
+            if self.observer.is_cut:  # part of a batch may not be a valid input
+                self.observer.use_whole_batch()
+                return self.observer.example is not None and self.prepare(step, is_due=is_due)
             self.warn(
-                f"model: it does not run again on the inputs of its first call "
-                f"({describe_exception(problem)}); only gradients and updates of the whole model "
-                "are measured"
+                "model: it does not run again on the inputs of its first call "
+                f"({describe_exception(problem.__cause__ or problem)}); only gradients and updates "
+                "of the whole model are measured"
             )
             self._use(skip_sites(self.model, call))
         return True
