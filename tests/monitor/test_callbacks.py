@@ -44,6 +44,7 @@ def train_with_transformers(folder, callbacks=(), *, resume=None, **options):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
         warnings.simplefilter("ignore", FutureWarning)
+        warnings.simplefilter("always", MonitorWarning)
         trainer.train(resume_from_checkpoint=resume)
     return trainer
 

@@ -200,8 +200,10 @@ def test_change_needs_eight_looks_six_deviations_and_a_factor_of_three():
     wild = [1.0, 4.0, 0.5, 3.0, 1.0, 5.0, 0.7, 2.0]
     assert diagnose_rows(make_rows("gradient_norm", [*wild, 9.0])) == []
     assert diagnose_rows(make_rows("gradient_norm", [*calm, 0.01])) == []  # falling is no news
-    assert diagnose_rows(make_rows("max_logit", [*calm, 9.0])) == []  # still small
-    assert len(diagnose_rows(make_rows("max_logit", [*calm, 11.0]))) == 1
+    assert diagnose_rows(make_rows("gradient_norm", [10.0, *calm, 9.0])) == []  # as at the start
+    for name in ("max_logit", "stream_rms", "attention_entropy"):  # change in healthy runs too
+        assert diagnose_rows(make_rows(name, [*calm, 20.0])) == []
+    assert len(diagnose_rows(make_rows("update_ratio", [*calm, 11.0]))) == 1
 
 
 def test_many_changes_are_counted():
@@ -217,11 +219,11 @@ def test_many_changes_are_counted():
 
 
 def test_logits_entropy_and_gradients_of_deep_post_ln():
-    rows = make_rows("max_logit", [2.0, 3.0, 2.0, 4.0, 9.0, 20.0, 45.0, 60.0])
+    rows = make_rows("max_logit", [2.0, 3.0, 2.0, 4.0, 9.0, 20.0, 45.0, 160.0])
     sentence = one(diagnose_rows(rows), "Dehghani et al. 2023")
-    assert "is 60 at step 400, and 2.5 in the first looks" in sentence
+    assert "is 160 at step 400, and 2.5 in the first looks" in sentence
     assert sentence.kind == "association" and sentence.link.endswith("#query-key-norms")
-    assert diagnose_rows(make_rows("max_logit", [2.0, 3.0, 2.0, 4.0, 9.0, 20.0, 20.0])) == []
+    assert diagnose_rows(make_rows("max_logit", [2.0, 3.0, 2.0, 4.0, 9.0, 20.0, 45.0])) == []
     rows = make_rows("attention_entropy", [2.0, 2.0, 1.9, 1.7, 1.0, 0.4, 0.01])
     one(diagnose_rows(rows), "Zhai et al. 2023")
     rows = [
@@ -244,6 +246,34 @@ def test_spike_names_the_sites_that_moved_first():
     rows.append({"step": 460, "name": "spike", "value": 7.0, "site": None})
     sentence = one(diagnose_rows(rows), "the loss jumps to 7")
     assert "between steps 400 and 450" in sentence
+
+
+def test_spike_names_logits_that_moved():
+    calm = [1.0, 1.1, 0.9, 1.05, 0.95, 1.0, 1.1, 0.9]
+    rows = make_rows("max_logit", [*calm, 9.0])  # still small
+    rows += [{"step": 430, "name": n, "value": 7.0, "site": None} for n in ("loss", "spike")]
+    assert "No site has moved" in one(diagnose_rows(rows), "the loss jumps to 7")
+    rows = make_rows("max_logit", [*calm, 11.0])
+    rows += [{"step": 430, "name": n, "value": 7.0, "site": None} for n in ("loss", "spike")]
+    assert "largest attention logit of h.0" in one(diagnose_rows(rows), "the loss jumps to 7")
+
+
+def test_branch_that_is_silent_and_branch_that_grows():
+    calm = make_rows("dependency", [0.4] * 9, site=1, label="h.1")
+    sentence = one(diagnose_rows([*calm, *make_rows("dependency", [2e-5] * 9)]), "less than 0.1 %")
+    assert "1 of 2 branches" in sentence and "h.0: attention, pre_ln" in sentence
+    growing = make_rows("dependency", [1e-8 * 4**n for n in range(9)])  # LayerScale
+    assert diagnose_rows([*calm, *growing]) == []
+    assert diagnose_rows([*calm, *make_rows("dependency", [2e-5] * 7)]) == []  # too early
+
+
+def test_many_frozen_sites_are_one_sentence():
+    rows = make_rows("gradient_norm", [1.0] * 3, site=9, label="h.9")
+    for site in range(10):
+        rows += make_rows("stream_rms", [1.0] * 3, site=site, label=f"h.{site}")
+    (sentence,) = diagnose_rows(rows)
+    assert "9 of 10 sites" in sentence and "h.0; h.1; h.2 and 6 more" in sentence
+    assert sentence.severity == "info"
 
 
 def test_burst_of_measurements_after_a_spike():

@@ -16,6 +16,7 @@ import torch
 
 Candidate = Callable[[], Any]
 Candidates = dict[str, Candidate]
+Clock = Callable[[], float]
 OURS = "addnorm"
 """Name of our candidate; all others are peers."""
 
@@ -55,6 +56,8 @@ class Benchmark:
     goals: ratio to reach against each peer
     rounds: how often each candidate runs
     is_memory: whether candidates return the bytes they use instead of being timed
+    time_rounds: function of the candidates, the number of rounds and a clock that times them
+        itself and returns the seconds of each round; by default each candidate is called once
     """
 
     name: str
@@ -63,6 +66,7 @@ class Benchmark:
     dtype: str = "float32"
     rounds: int = 15
     is_memory: bool = False
+    time_rounds: Callable[[Candidates, int, Clock], dict[str, list[float]]] | None = None
 
 
 def retain_freed_memory() -> None:
@@ -87,10 +91,12 @@ def run_benchmark(bench: Benchmark, *, threads: int, rounds: int | None = None) 
     torch.set_num_threads(threads)
     try:
         candidates = bench.build_candidates()
+        clock = time.process_time if threads == 1 else time.perf_counter
+        time_rounds = bench.time_rounds or _time_candidates
         times = (
             {name: [candidate()] for name, candidate in candidates.items()}
             if bench.is_memory
-            else _time_candidates(candidates, rounds or bench.rounds, single_threaded=threads == 1)
+            else time_rounds(candidates, rounds or bench.rounds, clock)
         )
     finally:
         torch.set_num_threads(before)
@@ -113,10 +119,7 @@ def run_benchmark(bench: Benchmark, *, threads: int, rounds: int | None = None) 
         )
 
 
-def _time_candidates(
-    candidates: Candidates, rounds: int, *, single_threaded: bool
-) -> dict[str, list[float]]:
-    clock = time.process_time if single_threaded else time.perf_counter
+def _time_candidates(candidates: Candidates, rounds: int, clock: Clock) -> dict[str, list[float]]:
     for candidate in candidates.values():
         candidate()  # warm-up: fills caches and compiles
     times: dict[str, list[float]] = {name: [] for name in candidates}

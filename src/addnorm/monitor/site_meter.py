@@ -116,7 +116,9 @@ class SiteMeter:
                 f"model: expected residual adds, found none ({reason}); only gradients and updates "
                 "of the whole model are measured"
             )
-        LOGGER.info("%d residual sites found in %s", len(self.sites), type(self.model).__name__)
+        LOGGER.info(
+            "%d residual sites found in %s", len(prepared.plan.sites), type(self.model).__name__
+        )
         for finding in self.findings:
             LOGGER.log(LOG_LEVELS[finding.severity], "doctor: %s", finding)
         self._use(prepared)

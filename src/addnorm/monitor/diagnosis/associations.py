@@ -9,8 +9,8 @@ from addnorm.monitor.diagnosis.series import Change, Series, first_finite, last_
 
 MIN_GRADIENT_RATIO = 30.0
 """Ratio of the gradients of the last and first layers that is reported."""
-MIN_LOGIT, MIN_LOGIT_GROWTH = 30.0, 4.0
-"""Size and growth of the largest logit that are reported."""
+MIN_LOGIT, MIN_LOGIT_GROWTH = 100.0, 4.0
+"""Size and growth of the largest logit that are reported; healthy runs reach a few dozen."""
 MAX_ENTROPY, MAX_ENTROPY_FRACTION = 0.1, 0.1
 """Entropy in nats, and fraction of the first looks, below which a collapse is reported."""
 MIN_UPDATE_RATIO = 0.2

@@ -31,7 +31,10 @@ RISING = {
     "gain_max": "Largest gain",
 }
 FALLING = {"attention_entropy": "Attention entropy", "gain_min": "Smallest gain"}
-"""Metrics whose rise or fall is reported, and their titles."""
+"""Metrics whose rise or fall is reported where the loss jumps, and their titles."""
+REPORTED_ALONE = frozenset({"gradient_norm", "update_ratio", "gain_max", "gain_min"})
+"""Metrics whose change is a sentence of its own. The stream, logits and entropy change as much in
+healthy runs, when a model with small initial weights starts to attend."""
 SETTINGS_RULES = frozenset({"decayed_gain"})
 """Rules about common settings; gains that do shrink are reported from their rows."""
 MAX_CHANGES = 3
@@ -72,7 +75,7 @@ def diagnose_rows(rows: Sequence[Row], *, notes: Sequence[str] = ()) -> list[Sen
         *_nonfinite_sentences(rows),
         *_loss_sentences(rows, changes, looks),
         *diagnose_sites(series),
-        *_change_sentences(changes),
+        *_change_sentences([each for each in changes if each.series.name in REPORTED_ALONE]),
         *diagnose_associations(series, changes),
         *_visibility_sentences(notes),
     ]
