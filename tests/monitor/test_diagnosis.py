@@ -259,9 +259,15 @@ def test_spike_names_logits_that_moved():
 
 
 def test_branch_that_is_silent_and_branch_that_grows():
-    calm = make_rows("dependency", [0.4] * 9, site=1, label="h.1")
+    calm = [
+        row
+        for site in (1, 2)
+        for row in make_rows("dependency", [0.4] * 9, site=site, label=f"h.{site}")
+    ]
     sentence = one(diagnose_rows([*calm, *make_rows("dependency", [2e-5] * 9)]), "less than 0.1 %")
-    assert "1 of 2 branches" in sentence and "h.0: attention, pre_ln" in sentence
+    assert "1 of 3 branches" in sentence and "h.0: attention, pre_ln" in sentence
+    assert "adds 2e-05 at step 450, the median branch of its kind 0.4" in sentence
+    assert diagnose_rows(make_rows("dependency", [2e-5] * 9)) == []  # no other adds more
     growing = make_rows("dependency", [1e-8 * 4**n for n in range(9)])  # LayerScale
     assert diagnose_rows([*calm, *growing]) == []
     assert diagnose_rows([*calm, *make_rows("dependency", [2e-5] * 7)]) == []  # too early

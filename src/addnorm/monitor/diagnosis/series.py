@@ -30,6 +30,8 @@ class Series:
     site: int | None
     stack: str
     layer: int
+    kind: str = ""
+    """Kind of the site, such as `self`."""
     steps: list[int] = field(default_factory=list)
     values: list[float] = field(default_factory=list)
 
@@ -75,6 +77,7 @@ def collect_series(rows: Iterable[Row]) -> list[Series]:
                 row.get("site"),
                 str(row.get("stack") or ""),
                 int(row.get("layer") or 0),
+                str(row.get("kind") or ""),
             )
         own.steps.append(row["step"])
         own.values.append(float(row["value"]))

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator, Sequence
+from statistics import median
 
 from addnorm.monitor.diagnosis.sentence import Sentence
 from addnorm.monitor.diagnosis.series import Series, first_finite, last_finite
@@ -14,6 +15,8 @@ SILENT_DEPENDENCY = 1e-3
 """Fraction of the variance below which a branch counts as silent."""
 MIN_SILENT_LOOKS, MAX_SILENT_GROWTH = 8, 10.0
 """Last looks that a silent branch is silent in, and its growth since the first ones."""
+MIN_SILENT_RATIO = 30.0
+"""Factor by which the median branch of its kind adds more than a silent one."""
 MIN_DEAD_GAINS = 0.1
 """Fraction of dead gains that is reported."""
 MAX_GAIN_GROWTH = 10.0
@@ -87,15 +90,21 @@ def _is_zero(series: Series) -> bool:
 
 
 def _silent_sentences(series: Sequence[Series]) -> Iterator[Sentence]:
-    """Yield one sentence about branches that add almost nothing and do not grow.
+    """Yield one sentence about branches that add almost nothing, and far less than others.
 
-    Branches that are initialized close to 0, as with LayerScale or ReZero, grow.
+    Branches that are initialized close to 0, as with LayerScale or ReZero, grow. If all branches of
+    a kind add little, as in small Post-LN models with small weights, none is reported.
     """
+    by_kind: dict[str, list[float]] = {}
+    for each in series:
+        by_kind.setdefault(each.kind, []).append(last_finite(each.values))
+    medians = {kind: median(values) for kind, values in by_kind.items()}
     silent = [
         each
         for each in series
         if len(each.values) >= MIN_SILENT_LOOKS
         and all(value < SILENT_DEPENDENCY for value in each.values[-MIN_SILENT_LOOKS:])
+        and last_finite(each.values) * MIN_SILENT_RATIO < medians[each.kind]
         and last_finite(each.values) < MAX_SILENT_GROWTH * first_finite(each.values, MIN_LOOKS)
     ]
     if not silent:
@@ -104,7 +113,8 @@ def _silent_sentences(series: Sequence[Series]) -> Iterator[Sentence]:
     yield Sentence(
         f"{len(silent)} of {len(series)} branches add less than 0.1 % of the variance of their sum "
         f"in the last {MIN_SILENT_LOOKS} looks and do not grow: {_list_labels(silent)}; the "
-        f"smallest adds {last_finite(first.values):.2g} at step {first.steps[-1]:,}.",
+        f"smallest adds {last_finite(first.values):.2g} at step {first.steps[-1]:,}, the median "
+        f"branch of its kind {medians[first.kind]:.2g}.",
         kind="fact", step=first.steps[-1], site=first.label, link=WIRINGS_PAGE,
     )  # fmt: skip
 
