@@ -77,7 +77,7 @@ def build_watch_section(facts: Mapping[str, Any]) -> Section:
     rows = [
         (
             site.get("site"),
-            site.get("path") or "the model itself",
+            str(site.get("label", "")).partition(": ")[0] or site.get("path") or "the model itself",
             site.get("kind"),
             " ".join([str(site.get("wiring")), *site.get("tags", ())]),
             site.get("layer"),

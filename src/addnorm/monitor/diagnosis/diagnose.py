@@ -124,16 +124,16 @@ def _loss_sentences(
     starts = [s for n, s in enumerate(spikes) if not n or s - spikes[n - 1] > BURST_STEPS]
     values = {row["step"]: row["value"] for row in rows if row["name"] == "spike"}
     for step in starts[:MAX_CHANGES]:
+        near = _list_near(step, changes, looks)
         yield Sentence(
-            f"Step {step:,}: the loss jumps to {values[step]:.3g}. "
-            + _describe_first(step, changes, looks),
-            kind="change", step=step, link=GUIDE,
+            f"Step {step:,}: the loss jumps to {values[step]:.3g}. " + _describe_first(step, near),
+            kind="change", severity="warning" if near else "info", step=step, link=GUIDE,
         )  # fmt: skip
     if len(starts) > MAX_CHANGES:
         yield Sentence(
             f"{len(starts) - MAX_CHANGES} further jumps of the loss, the last at step "
             f"{starts[-1]:,}.",
-            kind="change", step=starts[-1], link=GUIDE,
+            kind="change", severity="info", step=starts[-1], link=GUIDE,
         )  # fmt: skip
 
 
@@ -141,14 +141,18 @@ def _is_train_loss(row: Row) -> bool:
     return row["name"] == "loss" and row.get("split", "train") == "train"
 
 
-def _describe_first(step: int, changes: Sequence[Change], looks: Sequence[int]) -> str:
-    """Return which sites moved first around a jump of the loss."""
+def _list_near(step: int, changes: Sequence[Change], looks: Sequence[int]) -> list[Change]:
+    """Return the changes at the looks around a jump of the loss."""
     before = [look for look in looks if look < step][-1:]
     after = [look for look in looks if look >= step]
     around = {*before, *after[:1], *(look for look in after if look <= step + BURST_STEPS)}
-    near = [change for change in changes if change.step in around]
+    return [change for change in changes if change.step in around]
+
+
+def _describe_first(step: int, near: Sequence[Change]) -> str:
+    """Return which sites moved first around a jump of the loss."""
     if not near:
-        return "No site has moved by a factor of 3 and 6 deviations."
+        return "No site has moved by a factor of 5 and 6 deviations."
     first = min(change.step for change in near)
     moved = sorted((c for c in near if c.step == first), key=lambda c: -c.deviations)
     names = "; ".join(

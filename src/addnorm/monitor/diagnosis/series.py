@@ -12,7 +12,7 @@ MIN_LOOKS = 8
 WINDOW = 16
 """Earlier looks that a value is compared with, at most."""
 MIN_DEVIATIONS = 6.0
-MIN_FACTOR = 3.0
+MIN_FACTOR = 5.0
 """A change is at least this many deviations and this factor away from the median."""
 
 
@@ -91,9 +91,10 @@ def find_changes(series: Series, *, upward: bool) -> list[Change]:
     """Return the values that are far above, or below, the values before them.
 
     far: at least 6 times 1.4826 MAD from the median of the last 16 looks, at least 8, and at least
-        3 times, or at most a third of, that median; with a factor of 2, a third of healthy runs in
-        which a task is suddenly learned had several changes. It must also be beyond all earlier
-        looks: gradients of a converged run are small and jump, but not above those of its start
+        5 times, or at most a fifth of, that median; with a factor of 2, a third of healthy runs in
+        which a task is suddenly learned had several changes, and with 3, gradients of small batches
+        had some. It must also be beyond all earlier looks: gradients of a converged run are small
+        and jump, but not above those of its start
     """
     changes = []
     for index in range(MIN_LOOKS, len(series.values)):
