@@ -221,3 +221,17 @@ def test_entropy_of_nan_logits_is_nan():
         model.qkv[0][0] = math.nan
     monitor = monitored(model, steps=1)
     assert all(math.isnan(value) for value in values(monitor, "attention_entropy").values())
+
+
+@pytest.mark.parametrize("keep_batch", [True, False])
+def test_forward_pass_that_was_not_checked_is_not_called_finite(keep_batch):
+    model = build(Handmade)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with addnorm.Monitor(model, optimizer, every=1, keep_batch=keep_batch) as monitor:
+        compute_loss(model, make_batch(1)).backward()
+        model.table.grad[:] = math.nan
+        optimizer.step()
+        monitor.step()
+    (row,) = [row for row in monitor.rows() if row["name"] == "nonfinite"]
+    expected = "the forward pass was finite" if keep_batch else "the forward pass was not checked"
+    assert row["detail"].startswith(expected)

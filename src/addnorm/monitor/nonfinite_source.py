@@ -71,15 +71,20 @@ def find_nonfinite(
         plan: its sites
         calls: the calls of the step, with the states of the random generators
     """
+    is_finite = bool(calls)
     for call in calls:
-        source = _check_forward(model, plan, call)
+        source, is_complete = _check_forward(model, plan, call)
+        is_finite &= is_complete
         if source is not None:
             return source
-    return _check_gradients(model, plan)
+    return _check_gradients(model, plan, is_forward_finite=is_finite)
 
 
-def _check_forward(model: nn.Module, plan: SitePlan, call: ForwardCall) -> NonfiniteSource | None:
-    check = _FiniteCheck(model, plan)
+def _check_forward(
+    model: nn.Module, plan: SitePlan, call: ForwardCall
+) -> tuple[NonfiniteSource | None, bool]:
+    """Return the source in a forward pass, and whether the pass could be run to its end."""
+    check, is_complete = _FiniteCheck(model, plan), False
     with ExitStack() as stack:
         stack.enter_context(torch.no_grad())
         stack.enter_context(preserve_all_rng(model))
@@ -93,7 +98,8 @@ def _check_forward(model: nn.Module, plan: SitePlan, call: ForwardCall) -> Nonfi
         stack.enter_context(check)
         with suppress(Exception):  # a model that cannot run again, such as one that eats its input
             model(*call.args, **call.kwargs)
-    return check.source
+            is_complete = True
+    return check.source, is_complete
 
 
 class _FiniteCheck(TorchFunctionMode):
@@ -203,8 +209,11 @@ def find_bad_value(tensor: Tensor) -> float | None:
     return math.inf if bool((values == math.inf).any()) else None
 
 
-def _check_gradients(model: nn.Module, plan: SitePlan) -> NonfiniteSource | None:
+def _check_gradients(
+    model: nn.Module, plan: SitePlan, *, is_forward_finite: bool
+) -> NonfiniteSource | None:
     """Return the last site whose weights have a non-finite gradient."""
+    forward = "was finite" if is_forward_finite else "was not checked"
     bad = {
         unwrapped_name(name): math.nan if bool(parameter.grad.isnan().any()) else math.inf
         for name, parameter in model.named_parameters()
@@ -216,7 +225,7 @@ def _check_gradients(model: nn.Module, plan: SitePlan) -> NonfiniteSource | None
     for site in reversed(plan.sites):
         names = [name for name in site.weights if name in bad]
         if names:
-            detail = "the forward pass was finite, and so are the gradients of later sites"
+            detail = f"the forward pass {forward}, the gradients of later sites are finite"
             return NonfiniteSource(
                 value=bad[names[0]],
                 backward=True,
@@ -232,5 +241,5 @@ def _check_gradients(model: nn.Module, plan: SitePlan) -> NonfiniteSource | None
         operation="gradient",
         path=name.rpartition(".")[0],
         site=None,
-        detail="the forward pass was finite, and so are the gradients of all sites",
+        detail=f"the forward pass {forward}, the gradients of all sites are finite",
     )
