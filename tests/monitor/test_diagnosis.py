@@ -192,16 +192,17 @@ def make_rows(name, numbers, *, site=0, layer=0, label="h.0: attention, pre_ln")
 
 def test_change_needs_eight_looks_six_deviations_and_a_factor_of_five():
     calm = [1.0, 1.1, 0.9, 1.05, 0.95, 1.0, 1.1, 0.9]
-    (sentence,) = diagnose_rows(make_rows("gradient_norm", [*calm, 9.0]))
+    (sentence,) = diagnose_rows(make_rows("update_ratio", [*calm, 9.0]))
     assert sentence.kind == "change" and sentence.step == 450
     assert "9 at step 450, median of the 8 looks before 1 " in sentence
-    assert diagnose_rows(make_rows("gradient_norm", [*calm, 4.9])) == []
-    assert diagnose_rows(make_rows("gradient_norm", [*calm[1:], 9.0])) == []
+    assert diagnose_rows(make_rows("update_ratio", [*calm, 4.9])) == []
+    assert diagnose_rows(make_rows("update_ratio", [*calm[1:], 9.0])) == []
     wild = [1.0, 4.0, 0.5, 3.0, 1.0, 5.0, 0.7, 2.0]
-    assert diagnose_rows(make_rows("gradient_norm", [*wild, 9.0])) == []
-    assert diagnose_rows(make_rows("gradient_norm", [*calm, 0.01])) == []  # falling is no news
-    assert diagnose_rows(make_rows("gradient_norm", [10.0, *calm, 9.0])) == []  # as at the start
-    for name in ("max_logit", "stream_rms", "attention_entropy"):  # change in healthy runs too
+    assert diagnose_rows(make_rows("update_ratio", [*wild, 9.0])) == []
+    assert diagnose_rows(make_rows("update_ratio", [*calm, 0.01])) == []  # falling is no news
+    assert diagnose_rows(make_rows("update_ratio", [10.0, *calm, 9.0])) == []  # as at the start
+    # These change in healthy runs too.
+    for name in ("gradient_norm", "max_logit", "stream_rms", "attention_entropy"):
         assert diagnose_rows(make_rows(name, [*calm, 20.0])) == []
     assert len(diagnose_rows(make_rows("update_ratio", [*calm, 11.0]))) == 1
 
@@ -210,7 +211,7 @@ def test_many_changes_are_counted():
     calm = [1.0, 1.1, 0.9, 1.05, 0.95, 1.0, 1.1, 0.9]
     rows = []
     for site in range(9):
-        rows += make_rows("gradient_norm", [*calm, 9.0 + site], site=site, label=f"h.{site}")
+        rows += make_rows("update_ratio", [*calm, 9.0 + site], site=site, label=f"h.{site}")
     rows.sort(key=lambda row: row["step"])
     sentences = diagnose_rows(rows)
     assert len(sentences) == 4

@@ -32,9 +32,9 @@ RISING = {
 }
 FALLING = {"attention_entropy": "Attention entropy", "gain_min": "Smallest gain"}
 """Metrics whose rise or fall is reported where the loss jumps, and their titles."""
-REPORTED_ALONE = frozenset({"gradient_norm", "update_ratio", "gain_max", "gain_min"})
-"""Metrics whose change is a sentence of its own. The stream, logits and entropy change as much in
-healthy runs, when a model with small initial weights starts to attend."""
+REPORTED_ALONE = frozenset({"update_ratio", "gain_max", "gain_min"})
+"""Metrics whose change is a sentence of its own. Gradients, stream, logits and entropy change as
+much in healthy runs, when a model with small initial weights starts to attend."""
 SETTINGS_RULES = frozenset({"decayed_gain"})
 """Rules about common settings; gains that do shrink are reported from their rows."""
 MAX_CHANGES = 3
