@@ -18,7 +18,7 @@ from addnorm.claims.cell_cache import (
     split_shared_cells,
 )
 from addnorm.claims.checks import Check, estimate_over_seeds
-from addnorm.claims.claim import Budget, Claim, ClaimWorkspace
+from addnorm.claims.claim import Budget, ChartSpec, Claim, ClaimWorkspace
 from addnorm.claims.external_datasets import (
     CORPORA,
     EXTERNAL_NAMES,
@@ -87,6 +87,23 @@ RULE_CHANGED_ON_SEEN_ROWS = (
     "round, had seen them."
 )
 TRAINED_GUIDE = ((TRAINED_THRESHOLD, "trained, from here on"),)
+
+
+def make_progress_chart(*group_by: str, guides: tuple[tuple[float, str], ...] = ()) -> ChartSpec:
+    """Return the chart of progress over the learning rate.
+
+    Args:
+        group_by: fields that separate the lines; by default the arm
+        guides: horizontal guide lines, such as `TRAINED_GUIDE`
+    """
+    return ChartSpec(
+        name="progress",
+        x="lr",
+        y="progress",
+        group_by=group_by or ("arm",),
+        log_x=True,
+        guides=guides,
+    )
 
 
 class TrainedClaim(Claim):

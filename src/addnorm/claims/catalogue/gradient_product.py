@@ -33,7 +33,7 @@ ARMS = {
 @register(
     Card(
         name="gradient_product",
-        title="A product of Jacobians",
+        title="Gradients shrink in Post-LN",
         formula="d E / d x_0 = d E / d x_L * prod_l J_LN * prod_l (1 + d F / d x) in Post-LN",
         paper=(
             "Wang et al., Learning Deep Transformer Models for Machine Translation, 2019, "
