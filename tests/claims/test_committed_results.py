@@ -21,7 +21,6 @@ WAITING: set[str] = {
     "ft_transformer_first_norm",
     "ft_transformer_first_norm_on_california",
     "gradient_product",
-    "post_ln_needs_warmup",
     "post_ln_needs_warmup_on_multi30k",
     "radam_replaces_warmup",
     "rms_norm_equals_layer_norm_on_wikitext",
