@@ -236,6 +236,9 @@ FORMULAS: dict[str, Formula] = {
     "pre_ln": Formula(lambda site: add("pre_ln"), final_norms=1),
     "drop_path": Formula(lambda site: add("pre_ln"), final_norms=1),
     "layer_drop": Formula(lambda site: add("pre_ln"), final_norms=1),
+    "scaled": Formula(
+        lambda site: add("pre_ln", "scaled-branch", branch=0.22), final_norms=1
+    ),
     "sub_ln": Formula(_sub_ln, final_norms=1),
     "ln_scaling": Formula(_ln_scaling, final_norms=1),
     "gpas": Formula(_gpas, final_norms=1),

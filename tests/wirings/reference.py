@@ -274,6 +274,12 @@ def layer_drop(x, f, w, per):
     return pre_ln(x, f, w.inner, per)
 
 
+def scaled(x, f, w, per):
+    for k, sublayer in enumerate(f):
+        x = x + 0.22 * sublayer(w.inner.norms[k](x))
+    return w.inner.final_norm(x)
+
+
 # References for call strings with options, collected in VARIANTS.
 
 
@@ -407,10 +413,35 @@ def post_ln_doubled(x, f, w, per):
     return w.final_norm(post_ln(x, f, w, per))
 
 
-def pre_ln_scaled(x, f, w, per):
+def scaled_sandwich(x, f, w, per):
     for k, sublayer in enumerate(f):
-        x = x + 0.22 * sublayer(w.norms[k](x))
-    return w.final_norm(x)
+        x = x + 0.3 * w.inner.outer_norms[k](sublayer(w.inner.norms[k](x)))
+    return w.inner.final_norm(x)
+
+
+def scaled_minicpm(x, f, w, per):
+    for k, sublayer in enumerate(f):
+        x = x + sublayer(w.inner.norms[k](x)) * 1.4 / (len(f) // per) ** 0.5
+    return w.inner.final_norm(x)
+
+
+def scaled_complete_p(x, f, w, per):
+    for k, sublayer in enumerate(f):
+        x = x + sublayer(w.inner.norms[k](x)) / (len(f) / per / 2)
+    return w.inner.final_norm(x)
+
+
+def scaled_unit(x, f, w, per):
+    """Every attention counts q^2 of what a feed-forward counts, in units of the embedding."""
+    q, m = 0.5, 2.0
+    ffn = m * (2 / (1 + q**2)) ** 0.5
+    total = len(f) / 2
+    for k, sublayer in enumerate(f):
+        size = ffn if k % per == per - 1 else q * ffn
+        t = size / total**0.5
+        x = (x + t * sublayer(w.inner.norms[k](x))) / (1 + t**2) ** 0.5
+        total += size**2
+    return w.inner.final_norm(x)
 
 
 def pre_ln_first(x, f, w, per):
@@ -557,7 +588,10 @@ VARIANTS = {
     "mhc(end=sum, gate=0.5)": mhc_sum,
     "post_ln(final_norm=True)": post_ln_doubled,
     "pre_ln(first_norm=False)": pre_ln_first,
-    "pre_ln(residual_multiplier=0.22)": pre_ln_scaled,
+    "scaled(inner=sandwich, r=0.3)": scaled_sandwich,
+    "scaled(r=1.4, rule=sqrt_depth)": scaled_minicpm,
+    "scaled(r=1.0, rule=depth, base=2)": scaled_complete_p,
+    "scaled(r=2.0, rule=unit, ratio=0.5)": scaled_unit,
     "false_pre_ln(final_norm=True)": shifted_post_ln,
     "res_post(start=0.0)": res_post,
     "sandwich(start=0.5)": sandwich,

@@ -30,6 +30,7 @@ from addnorm.wirings.res_post import ResPost
 from addnorm.wirings.resi_dual import ResiDual
 from addnorm.wirings.rezero import ReZero
 from addnorm.wirings.sandwich import Sandwich
+from addnorm.wirings.scaled import Scaled
 from addnorm.wirings.siamese import Siamese
 from addnorm.wirings.skip_init import SkipInit
 from addnorm.wirings.sub_ln import SubLN
@@ -66,6 +67,7 @@ __all__ = [
     "ResPost",
     "ResiDual",
     "Sandwich",
+    "Scaled",
     "Siamese",
     "SkipInit",
     "State",

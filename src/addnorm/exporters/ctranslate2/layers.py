@@ -148,7 +148,7 @@ class StackWriter:
         name, norm_name, outer_name = ATTRIBUTES[kind]
         site = f"{self.side} layer {number}, {kind}"
         sublayer, spec, wiring = self.stack.sublayers[index], getattr(layer, name), self.wiring
-        scale = wiring.residual_multiplier if isinstance(wiring, PreLN) else 1.0
+        scale = 1.0
         if isinstance(wiring, Sandwich):
             outer = wiring.outer_norms[index]
             scale = self.norms.input_scale(outer, site)

@@ -10,6 +10,7 @@ from addnorm.core.calls import Call
 from addnorm.core.errors import UserError
 from addnorm.exporters.folding import boundaries
 from addnorm.exporters.folding.boundaries import Workspace
+from addnorm.exporters.folding.decorators import unwrap_decorators
 from addnorm.exporters.folding.eliminate import eliminate_terms, has_droppable_bias
 from addnorm.exporters.folding.norm_forms import NormForm, read_norm
 from addnorm.exporters.folding.stack_forms import (
@@ -17,7 +18,6 @@ from addnorm.exporters.folding.stack_forms import (
     DoesNotFoldError,
     StackForm,
     read_stack,
-    unwrap_decorators,
 )
 from addnorm.exporters.report import Grade
 from addnorm.exporters.source import prepare_model
@@ -118,9 +118,8 @@ def _fold_stacks(work: Workspace, notes: list[FoldNote], max_length: int) -> lis
     forms: list[StackForm | None] = []
     for index, (name, stack) in enumerate(zip(names, work.model.stacks, strict=True)):
         assert isinstance(stack, TransformerStack)
-        wiring, decorators = unwrap_decorators(stack.wiring)
-        notes += [FoldNote(name, each, "does nothing in evaluation") for each in decorators]
-        call = _inner_call(stack.wiring_call, len(decorators))
+        wiring, call, texts = unwrap_decorators(stack)
+        notes += [FoldNote(name, term, text) for term, text in texts]
         form = _try_fold(work, index, name, wiring, call, notes)
         forms.append(form)
         if form is None:
@@ -290,14 +289,6 @@ def _keep_wiring(
 
 def _prefixed(prefix: str, norm: NormForm) -> dict[str, Tensor]:
     return {f"{prefix}.{name}": value for name, value in norm.tensors().items()}
-
-
-def _inner_call(call: Call, depth: int) -> Call:
-    """Return the call inside `depth` decorators."""
-    for _ in range(depth):
-        inner = call.options.get("inner", call.positional[0] if call.positional else "pre_ln")
-        call = Call.parse(inner)
-    return call
 
 
 def _rebuild(model: Model, work: Workspace, results: list[FoldedStack]) -> Model:
