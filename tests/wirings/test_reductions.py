@@ -91,6 +91,11 @@ ZERO_BRANCH_OUTPUTS = {
     "ngpt": lambda x: x / x.norm(dim=-1, keepdim=True),
     "u_skips": norm,
     "scaled": norm,
+    "res_scale": norm,
+    "deep_delta": norm,
+    "mudd": norm,
+    "laurel": norm,
+    "nanochat": norm,
     "drop_path": norm,
     "layer_drop": norm,
 }

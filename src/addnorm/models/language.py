@@ -15,7 +15,7 @@ from addnorm.models.keyword_inputs import accept_keyword_inputs
 from addnorm.norms import make_norm
 from addnorm.stacks import Decoder, Encoder
 from addnorm.sublayers import KVCache, masks
-from addnorm.sublayers.feedforward import PLAIN_ACTIVATIONS
+from addnorm.sublayers.activations import PLAIN_ACTIVATIONS
 
 
 class LanguageModel(Model):

@@ -8,8 +8,8 @@ from torch import nn
 
 from addnorm.core.errors import UserError, unknown_name_message
 from addnorm.sublayers import CrossAttention, FeedForward, SelfAttention
+from addnorm.sublayers.activations import is_gated
 from addnorm.sublayers.base import check_bool, check_dropout, check_positive_int
-from addnorm.sublayers.feedforward import GATED_ACTIVATIONS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,7 +71,7 @@ class LayerConfig:
             if getattr(self, name) is not None:
                 check_positive_int(name, getattr(self, name))
         attention = 2 * dim * head_dim * (heads + (self.kv_heads or heads))
-        gates = 2 if str(self.activation) in GATED_ACTIVATIONS else 1
+        gates = 2 if is_gated(self.activation) else 1
         ffn = (1 + gates) * dim * (self.ffn_dim or -(-8 * dim // (1 + gates)))
         return sum(ffn if kind == "ffn" else attention for kind in kinds)
 

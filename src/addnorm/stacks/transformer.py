@@ -13,6 +13,7 @@ from addnorm.norms.base import registry as norms
 from addnorm.stacks.layer_config import LayerConfig
 from addnorm.stacks.stack import Stack
 from addnorm.sublayers import KVCache, make_positions
+from addnorm.sublayers.activations import resolve_activation
 from addnorm.sublayers.base import check_input, check_positive_int
 from addnorm.sublayers.masks import is_right_padded
 from addnorm.sublayers.packing import Packing
@@ -136,7 +137,7 @@ class TransformerStack(Stack):
             "positions": str(self.positions_call),
             "embed_norm": str(self.embed_norm_call),
             "heads": str(self.heads),
-            "activation": config.activation,
+            "activation": resolve_activation(config.activation),
             "qk_norm": str(qk_norms.resolve(config.qk_norm)),
             **{name: value for name, value in optional.items() if value != "None"},
         }

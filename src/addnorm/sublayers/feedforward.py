@@ -1,46 +1,29 @@
 """Feed-forward sub-layer: two matrices and an activation, or three with a gate."""
 
 from collections.abc import Callable, Iterator
-from functools import partial
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from addnorm.core.errors import UserError, unknown_name_message
 from addnorm.core.plan import Plugs, Shape
 from addnorm.kernels.dropout import Dropout
 from addnorm.kernels.linear import apply_linear
+from addnorm.sublayers.activations import (
+    Activation,
+    FunctionActivation,
+    is_gated,
+    make_activation,
+    resolve_activation,
+)
 from addnorm.sublayers.base import Sublayer, check_dropout, check_input, check_positive_int
-
-_tanh_gelu = partial(F.gelu, approximate="tanh")
-
-
-def _sigmoid_gelu(x: Tensor) -> Tensor:
-    """x * sigmoid(1.702 x), the "quick GELU" of CLIP."""
-    return x * torch.sigmoid(1.702 * x)
-
-
-PLAIN_ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
-    "relu": F.relu,
-    "gelu": F.gelu,
-    "gelu_tanh": _tanh_gelu,
-    "gelu_sigmoid": _sigmoid_gelu,
-    "silu": F.silu,
-}
-GATED_ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
-    "swiglu": F.silu,
-    "reglu": F.relu,
-    "geglu": F.gelu,
-    "geglu_tanh": _tanh_gelu,
-}
 
 
 class FeedForward(Sublayer):
     """The same small network on every token.
 
-    y = down(act(up(x)))              relu, gelu, gelu_tanh, gelu_sigmoid, silu
-    y = down(up(x) * act(gate(x)))    swiglu, reglu, geglu, geglu_tanh
+    y = down(act(up(x)))              relu, gelu, gelu_tanh, gelu_sigmoid, silu, relu2, star_relu,
+                                      poly_norm, poly_relu, xielu
+    y = down(up(x) * act(gate(x)))    swiglu, reglu, geglu, geglu_tanh; also swiglu_clamped
 
     x, y: (B, L, dim)
     up, gate: dim -> hidden
@@ -71,21 +54,16 @@ class FeedForward(Sublayer):
         super().__init__()
         check_positive_int("dim", dim)
         check_dropout("dropout", dropout)
-        if (
-            not isinstance(activation, str)
-            or activation not in PLAIN_ACTIVATIONS | GATED_ACTIVATIONS
-        ):
-            raise UserError(
-                unknown_name_message(
-                    "activation", str(activation), PLAIN_ACTIVATIONS | GATED_ACTIVATIONS
-                )
-            )
-        self.gated = activation in GATED_ACTIVATIONS
+        activation = resolve_activation(activation)
+        self.gated = is_gated(activation)
         if hidden is None:
             hidden = -(-dim // 3) * 8 if self.gated else 4 * dim
         check_positive_int("hidden", hidden)
         self.dim, self.hidden, self.activation = dim, hidden, activation
-        self.act = (PLAIN_ACTIVATIONS | GATED_ACTIVATIONS)[activation]
+        member = make_activation(activation, hidden)
+        # A function without parameters is no module, so that it can be replaced by any other.
+        is_function = isinstance(member, FunctionActivation)
+        self.act: Callable[..., Tensor] = type(member).function if is_function else member  # type: ignore[attr-defined]
         self.up_proj = nn.Linear(dim, hidden, bias=bias)
         self.gate_proj = nn.Linear(dim, hidden, bias=bias) if self.gated else None
         self.down_proj = nn.Linear(hidden, dim, bias=bias)
@@ -113,9 +91,18 @@ class FeedForward(Sublayer):
             gate = apply_linear(self.gate_proj, x)
             if plugs.hidden is not None:
                 value, gate = plugs.hidden(torch.cat((value, gate), -1)).chunk(2, -1)
-            inner = value * self.act(gate)
+            inner = self._apply_gate(value, gate)
         inner = self.dropout(inner)
         return apply_linear(self.down_proj, inner if plugs.inner is None else plugs.inner(inner))
+
+    def _apply_gate(self, value: Tensor, gate: Tensor) -> Tensor:
+        if isinstance(self.act, Activation):
+            return self.act(value, gate)
+        return value * self.act(gate)
+
+    def reset_parameters(self) -> None:
+        if isinstance(self.act, Activation):
+            self.act.reset_parameters()
 
     def extra_repr(self) -> str:
         return f"activation={self.activation}"

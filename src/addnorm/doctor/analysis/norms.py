@@ -24,7 +24,8 @@ __all__ = ["FEATURE_NORMS", "TITLES", "Norm", "find_gain_nodes", "find_norms", "
 
 TITLES = {
     "layer": "LayerNorm", "rms": "RMSNorm", "l2": "Unit norm", "batch": "BatchNorm",
-    "seednorm": "SeeDNorm", "group": "GroupNorm", "instance": "InstanceNorm", "dyt": "DyT", "derf": "Derf",
+    "seednorm": "SeeDNorm", "group": "GroupNorm", "instance": "InstanceNorm", "dyt": "DyT",
+    "derf": "Derf",
     "mean_abs": "mean-absolute-value norm", "l1": "L1 norm", "max_abs": "max-absolute-value norm",
     "max": "max norm",
 }  # fmt: skip

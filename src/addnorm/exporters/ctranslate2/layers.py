@@ -99,6 +99,8 @@ class StackWriter:
         attention = self.stack.sublayers[0]
         assert isinstance(first, FeedForward) and isinstance(attention, SelfAttention)
         wiring, positions = self.wiring, self.stack.positions
+        if first.activation not in ACTIVATIONS:
+            raise refuse(f"{self.side} layer 0, ffn", f"the activation {first.activation}")
         options: dict[str, Any] = {
             "pre_norm": not isinstance(wiring, PostLN),
             "no_final_norm": True,

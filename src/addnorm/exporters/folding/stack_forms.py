@@ -62,6 +62,11 @@ UNFOLDABLE = {
     "normformer": "norms inside the sub-layers",
     "mix_ln": "Post-LN and Pre-LN layers in one stack",
     "false_pre_ln": "the norm behind the last add is missing",
+    "res_scale": "a scale of the stream, feature by feature, under the next norm",
+    "deep_delta": "a branch is a direction, not a term of a sum",
+    "laurel": "a learned map or weights of the skip",
+    "mudd": "later layers read the outputs of all earlier ones",
+    "nanochat": "later layers read the embedding",
     "gpas": "a running scale of the stream, which would need another eps at every norm",
 }
 """Why a wiring, or a variant of one, has no plainer form, by its name."""
