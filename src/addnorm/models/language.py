@@ -66,8 +66,9 @@ class LanguageModel(Model):
         visible: (B, L, L) boolean, tokens that may be attended to instead of a causal mask
         """
         x = self.dropout(self.embed(ids))
+        context = {"ids": ids} if self.decoder.takes_ids else {}
         return self.decoder(
-            x, mask=mask, cache=cache, position_index=position_index, visible=visible
+            x, mask=mask, cache=cache, position_index=position_index, visible=visible, **context
         )
 
     @accept_keyword_inputs(input_ids="ids", attention_mask="mask", position_ids="position_index")

@@ -1,6 +1,7 @@
 """Feed-forward sub-layer: two matrices and an activation, or three with a gate."""
 
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +16,10 @@ from addnorm.sublayers.activations import (
     make_activation,
     resolve_activation,
 )
+from addnorm.sublayers.attention_options.canon import CanonLayer, check_places, run_canon
 from addnorm.sublayers.base import Sublayer, check_dropout, check_input, check_positive_int
+from addnorm.sublayers.cache import LayerCache
+from addnorm.sublayers.packing import Packing
 
 
 class FeedForward(Sublayer):
@@ -29,6 +33,9 @@ class FeedForward(Sublayer):
     up, gate: dim -> hidden
     down: hidden -> dim
     hidden: 4 * dim; gated 8 / 3 * dim, rounded up to a multiple of 8, for as many weights
+
+    canon: places of Canon layers, of "C" (the input) and "D" (up(x) and gate(x)); only these use
+        mask, cache and packing of a call
 
     Dropout follows the activation (and the gate). Plugs of a wiring: `hidden` receives up(x), or
     up(x) and gate(x) concatenated in this order, 2 * hidden features; `inner` receives the input of
@@ -50,6 +57,7 @@ class FeedForward(Sublayer):
         activation: str = "relu",
         bias: bool = True,
         dropout: float = 0.0,
+        canon: str = "",
     ) -> None:
         super().__init__()
         check_positive_int("dim", dim)
@@ -68,6 +76,9 @@ class FeedForward(Sublayer):
         self.gate_proj = nn.Linear(dim, hidden, bias=bias) if self.gated else None
         self.down_proj = nn.Linear(hidden, dim, bias=bias)
         self.dropout = Dropout(dropout)
+        check_places(canon, "CD")
+        self.canon_c = CanonLayer(dim) if "C" in canon else None
+        self.canon_d = CanonLayer(self.shape.hidden) if "D" in canon else None
 
     @property
     def shape(self) -> Shape:
@@ -81,14 +92,29 @@ class FeedForward(Sublayer):
         linears = (*into, self.down_proj)
         yield from (("bias", linear.bias) for linear in linears if linear.bias is not None)
 
-    def forward(self, x: Tensor, *, plugs: Plugs | None = None) -> Tensor:
+    def forward(
+        self,
+        x: Tensor,
+        *,
+        plugs: Plugs | None = None,
+        mask: Tensor | None = None,
+        cache: LayerCache | None = None,
+        packing: Packing | None = None,
+    ) -> Tensor:
         check_input("the input of a feed-forward", x, self.dim)
         plugs = plugs or Plugs()
+        convolve = partial(run_canon, mask=mask, cache=cache, packing=packing)
+        if self.canon_c is not None:
+            x = convolve(self.canon_c, x, "input")
         value = apply_linear(self.up_proj, x)
         if self.gate_proj is None:
+            value = value if self.canon_d is None else convolve(self.canon_d, value, "inner")
             inner = self.act(value if plugs.hidden is None else plugs.hidden(value))
         else:
             gate = apply_linear(self.gate_proj, x)
+            if self.canon_d is not None:
+                both = convolve(self.canon_d, torch.cat((value, gate), -1), "inner")
+                value, gate = both.chunk(2, -1)
             if plugs.hidden is not None:
                 value, gate = plugs.hidden(torch.cat((value, gate), -1)).chunk(2, -1)
             inner = self._apply_gate(value, gate)
@@ -101,8 +127,9 @@ class FeedForward(Sublayer):
         return value * self.act(gate)
 
     def reset_parameters(self) -> None:
-        if isinstance(self.act, Activation):
-            self.act.reset_parameters()
+        for part in (self.act, self.canon_c, self.canon_d):
+            if isinstance(part, Activation | CanonLayer):
+                part.reset_parameters()
 
     def extra_repr(self) -> str:
         return f"activation={self.activation}"

@@ -101,11 +101,11 @@ class LAuReL(Wiring):
             h = normed[0]
             augmented = h + self.bind(self.low_norms[key])(self._map(h, key))
             return ((x + branch + augmented) * 0.5**0.5,)
-        if key in self.down and not self.is_gemma:
-            x = x + self._map(x, key)
+        low = self._map(x, key) if key in self.down and not self.is_gemma else None
         if self.a is not None and self.b is not None:
-            x, branch = self.b[site.index] * x, self.a[site.index] * branch
-        return (x + branch,)
+            a, b = self.a[site.index], self.b[site.index]
+            x, branch, low = b * x, a * branch, None if low is None else b * low
+        return (x + (branch if low is None else branch + low),)
 
     def close(self, state: State) -> Tensor:
         return self.apply_final_norm(state[0])

@@ -1,5 +1,6 @@
 """MUDD: DenseFormer whose weights of earlier layers depend on the token."""
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -76,9 +77,9 @@ class MUDD(Wiring):
         if not site.last:
             return (x, *history)
         history.append(x)
-        weights = self.mixers[site.layer](x).to(x.dtype).unbind(-1)
-        terms = [weight.unsqueeze(-1) * each for weight, each in zip(weights, history, strict=True)]
-        return (sum(terms[1:], terms[0]), *history)
+        weights = self.mixers[site.layer](x).to(x.dtype)
+        mixture = (weights.unsqueeze(-1) * torch.stack(history, -2)).sum(-2)
+        return (mixture, *history)
 
     def close(self, state: State) -> Tensor:
         return self.apply_final_norm(state[0])

@@ -99,6 +99,8 @@ class StackWriter:
         attention = self.stack.sublayers[0]
         assert isinstance(first, FeedForward) and isinstance(attention, SelfAttention)
         wiring, positions = self.wiring, self.stack.positions
+        for name, value in self.config.attention_options.items():
+            raise refuse(f"{self.side} layer 0", f"{name}={value}")
         if first.activation not in ACTIVATIONS:
             raise refuse(f"{self.side} layer 0, ffn", f"the activation {first.activation}")
         options: dict[str, Any] = {

@@ -165,6 +165,17 @@ def _check_form(work: Workspace, index: int, form: StackForm) -> None:
     ends = ends or has_maps or has_droppable_bias(form.final_norm)
     if ends and not boundaries.can_absorb_output(work, index):
         raise DoesNotFoldError("nothing behind the stack could take up its last scale and shift")
+    inside = form.stack.layer_config.attention_options
+    hidden = [name for name in ("canon", "value_embed", "value_residual") if name in inside]
+    reads = has_maps or any(
+        term is not None
+        for site in form.sites
+        for term in (site.in_scale, site.in_shift, site.skip_scale, site.out_scale)
+    )
+    if reads and hidden:
+        raise DoesNotFoldError(f"{hidden[0]} reads or mixes what a scale or shift would change")
+    if shifts and "gate" in inside:
+        raise DoesNotFoldError("a shift of what the gate of attention reads, which has no bias")
     lacks_key_bias = any(
         isinstance(each, SelfAttention) and not each.qk_norm.key_bias
         for each in form.stack.sublayers

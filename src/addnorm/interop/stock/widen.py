@@ -17,6 +17,7 @@ from addnorm.norms.base import Norm
 from addnorm.norms.none import NoNorm
 from addnorm.norms.rms import RMSNorm
 from addnorm.stacks import Decoder, Encoder
+from addnorm.stacks.layer_config import INNER_OPTIONS
 from addnorm.sublayers.multihead import MultiHeadAttention
 from addnorm.sublayers.positions import (
     LearnedPositions,
@@ -30,6 +31,7 @@ EQUAL_FIELDS = (
     *("kind", "dim", "depth", "heads", "vocab", "source_vocab", "activation", "cap", "window"),
     *("head_cap", "classes", "pooling", "pooler", "pooler_activation", "head_layer", "image"),
     *("patch", "channels", "class_tokens"),
+    *INNER_OPTIONS,
 )
 """Fields of a config that must be equal as they are."""
 
