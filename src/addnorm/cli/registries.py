@@ -54,6 +54,12 @@ def _qk_norms() -> "Registry[Any]":
     return registry
 
 
+def _activations() -> "Registry[Any]":
+    from addnorm.sublayers.activations import registry
+
+    return registry
+
+
 def _presets() -> "Registry[Any]":
     from addnorm.models.presets import registry
 
@@ -74,6 +80,7 @@ FAMILIES: "dict[str, Callable[[], Registry[Any]]]" = {
     "tasks": _tasks,
     "positions": _positions,
     "qk_norms": _qk_norms,
+    "activations": _activations,
     "presets": _presets,
     "claims": _claims,
 }

@@ -118,6 +118,19 @@ class Config(FrozenConfig):
     window: Size | tuple[Size | None, ...] | None = None
     """Window of self-attention in tokens; a tuple is repeated over the layers."""
 
+    gate: Literal["none", "element", "head"] = "none"
+    """Sigmoid gate of the outputs of attention heads."""
+    sink: Literal["none", "learned", "off_by_one"] = "none"
+    """Addend of the denominator of attention's softmax: learned per head, or 1."""
+    exclusive: bool = False
+    """Whether self-attention returns nothing along a token's own value."""
+    value_residual: Literal["none", "half", "scalar", "token"] = "none"
+    """Mixture of the values of self-attention with those of the first layer."""
+    value_embed: bool = False
+    """Whether every second layer has a table of values per token (lm, prefix_lm)."""
+    canon: str = ""
+    """Places of Canon layers, letters of ABCD (lm, prefix_lm)."""
+
     classes: Size | None = None
     """Number of classes; None returns the hidden states (classifier)."""
     pooling: Literal["cls", "mean", "none"] = "cls"
@@ -239,7 +252,7 @@ class Config(FrozenConfig):
             name: getattr(self, name)
             for name in LayerConfig.__dataclass_fields__
             if name in _FIELD_NAMES
-        }
+        } | {"value_embed": self.vocab if self.value_embed else None}
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields that differ from their defaults."""
@@ -274,6 +287,8 @@ _FIELD_KINDS = {
     "head_bias": ("lm", "prefix_lm", "masked_lm", "seq2seq"),
     "head_scale": ("lm", "prefix_lm", "masked_lm", "seq2seq"),
     "head_cap": ("lm", "prefix_lm", "masked_lm", "seq2seq"),
+    "value_embed": ("lm", "prefix_lm"),
+    "canon": ("lm", "prefix_lm"),
     "channels": ("classifier",),
     "head_layer": ("masked_lm",),
     "classes": ("classifier",),

@@ -28,6 +28,7 @@ from addnorm.stacks.branch import SublayerBranch, TappedBranch
 from addnorm.stacks.forward_signature import ForwardSignature, as_sublayer
 from addnorm.stacks.roles import StackRoles
 from addnorm.stacks.taps import Taps
+from addnorm.sublayers.attention_options.shared_tensors import SharedTensors
 from addnorm.wirings.base import Branch, Observer, State, Wiring
 from addnorm.wirings.base import registry as wirings
 
@@ -215,9 +216,10 @@ class Stack(nn.Module):
         wiring = self.wiring.with_context(mask, cond)
         context = {"mask": mask, "cond": cond} | context
         state = self._cast_state(wiring.open(x))
+        shared = SharedTensors()
         run_step = self._tapped_step if self.taps.has_hooks else _plain_step
         for site, sublayer in zip(self.plan.sites, self.sublayers, strict=True):
-            kwargs = self._sublayer_kwargs(site, wiring, context)
+            kwargs = self._sublayer_kwargs(site, wiring, context, shared)
             name = partial(self._describe_sublayer, site)
             branch = SublayerBranch(sublayer, kwargs, self.dropout, name, self.recompute)
             state = self._cast_state(run_step(wiring, state, site, branch, step))
@@ -252,7 +254,7 @@ class Stack(nn.Module):
         return state
 
     def _sublayer_kwargs(
-        self, site: Site, wiring: Wiring, context: dict[str, Any]
+        self, site: Site, wiring: Wiring, context: dict[str, Any], shared: SharedTensors
     ) -> dict[str, Any]:
         """Return the arguments of a site's sub-layer: its part of the context, and the plugs."""
         signature = self._signatures[site.index]
@@ -261,6 +263,8 @@ class Stack(nn.Module):
             kwargs["cache"] = kwargs["cache"][site.index]
         if "plugs" in signature.names:
             kwargs["plugs"] = wiring.plugs(site)
+        if "shared" in signature.names:
+            kwargs["shared"] = shared
         return kwargs
 
     def _describe_sublayer(self, site: Site) -> str:
@@ -288,12 +292,12 @@ class Stack(nn.Module):
                 "condition; choose a norm such as ada_ln"
             )
         for name in context:
-            if name == "plugs" or not any(name in each for each in self._signatures):
+            if name in ("plugs", "shared") or not any(name in each for each in self._signatures):
                 raise UserError(
                     f"{name}: expected an argument that a sub-layer names in its forward; no "
                     f"sub-layer of this stack takes {name!r}"
                 )
-        present = {"plugs", *(["mask"] if mask is not None else [])}
+        present = {"plugs", "shared", *(["mask"] if mask is not None else [])}
         present |= {name for name, value in context.items() if value is not None}
         for site, signature in zip(self.plan.sites, self._signatures, strict=True):
             for name in set(signature.required) - present:

@@ -13,6 +13,7 @@ from addnorm.norms.base import registry as norms
 from addnorm.stacks.layer_config import LayerConfig
 from addnorm.stacks.stack import Stack
 from addnorm.sublayers import KVCache, make_positions
+from addnorm.sublayers.activations import resolve_activation
 from addnorm.sublayers.base import check_input, check_positive_int
 from addnorm.sublayers.masks import is_right_padded
 from addnorm.sublayers.packing import Packing
@@ -60,7 +61,7 @@ class TransformerStack(Stack):
         if torch.get_default_device().type != "meta":
             num_weights = depth * config.count_weights(kinds, dim=dim, heads=heads)
             check_memory(type(self).__name__, num_weights * torch.get_default_dtype().itemsize)
-        widths: dict[str, Any] = {"dim": dim, "heads": heads, "causal": causal}
+        widths: dict[str, Any] = {"dim": dim, "heads": heads, "causal": causal, "depth": depth}
         layers = [config.build_layer(number, kinds, **widths) for number in range(depth)]
         super().__init__(
             [sublayer for layer in layers for sublayer in layer],
@@ -101,6 +102,8 @@ class TransformerStack(Stack):
         index = context.pop("position_index", None)
         index = _position_index(x, mask, None) if index is None else _check_position_index(index, x)
         context |= {"packing": packing, "position_index": packing.pack(index.expand(x.shape[:2]))}
+        if context.get("ids") is not None:
+            context["ids"] = packing.pack(context["ids"])
         if "memory" in context:
             memory = context["memory"]
             memory_packing = _build_packing(memory, context.pop("memory_mask", None))
@@ -136,10 +139,16 @@ class TransformerStack(Stack):
             "positions": str(self.positions_call),
             "embed_norm": str(self.embed_norm_call),
             "heads": str(self.heads),
-            "activation": config.activation,
+            "activation": resolve_activation(config.activation),
             "qk_norm": str(qk_norms.resolve(config.qk_norm)),
             **{name: value for name, value in optional.items() if value != "None"},
+            **{name: str(value) for name, value in config.attention_options.items()},
         }
+
+    @property
+    def takes_ids(self) -> bool:
+        """Whether a call needs the token ids, for value embeddings."""
+        return self.layer_config.value_embed is not None
 
     def _prepare_inputs(
         self, x: Tensor, mask: Tensor | None, cond: Tensor | None, context: dict[str, Any]

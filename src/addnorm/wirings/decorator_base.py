@@ -16,6 +16,7 @@ class Decorator(Wiring):
         self.inner = make_wiring(inner, plan)
         self.scheme, self.num_state_tensors = self.inner.scheme, self.inner.num_state_tensors
         self.schedule, self.tokenwise = self.inner.schedule, self.inner.tokenwise
+        self.ignores_branch_size = self.inner.ignores_branch_size
 
     def open(self, x: Tensor) -> State:
         return self.inner.open(x)
@@ -31,6 +32,9 @@ class Decorator(Wiring):
 
     def gain(self, role: str, site: Site | None = None) -> float:
         return self.inner.gain(role, site)
+
+    def has_post_norm(self, site: Site) -> bool:
+        return self.inner.has_post_norm(site)
 
     def plugs(self, site: Site) -> Plugs:
         return self.inner.plugs(site)

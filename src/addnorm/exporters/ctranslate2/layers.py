@@ -99,6 +99,10 @@ class StackWriter:
         attention = self.stack.sublayers[0]
         assert isinstance(first, FeedForward) and isinstance(attention, SelfAttention)
         wiring, positions = self.wiring, self.stack.positions
+        for name, value in self.config.attention_options.items():
+            raise refuse(f"{self.side} layer 0", f"{name}={value}")
+        if first.activation not in ACTIVATIONS:
+            raise refuse(f"{self.side} layer 0, ffn", f"the activation {first.activation}")
         options: dict[str, Any] = {
             "pre_norm": not isinstance(wiring, PostLN),
             "no_final_norm": True,
@@ -148,7 +152,7 @@ class StackWriter:
         name, norm_name, outer_name = ATTRIBUTES[kind]
         site = f"{self.side} layer {number}, {kind}"
         sublayer, spec, wiring = self.stack.sublayers[index], getattr(layer, name), self.wiring
-        scale = wiring.residual_multiplier if isinstance(wiring, PreLN) else 1.0
+        scale = 1.0
         if isinstance(wiring, Sandwich):
             outer = wiring.outer_norms[index]
             scale = self.norms.input_scale(outer, site)
