@@ -60,6 +60,11 @@ ENCODERS = [
 ]
 REFUSED = [
     ("lm", {"wiring": "b2t"}, "decoder: .*b2t"),
+    (
+        "lm",
+        {"wiring": "hyper"},
+        "decoder: .*hyper-connections keep 4 streams; CTranslate2 has one; use --to onnx",
+    ),
     ("seq2seq", {"wiring": "parallel"}, "cross-attention"),
     ("lm", {"norm": "dyt"}, "decoder norm 0: the norm DyT"),
     ("lm", {"norm": "rms(bias=True)", "wiring": "post_ln"}, "RMSNorm with a bias"),

@@ -210,6 +210,13 @@ def test_fixup_without_a_reader_of_its_output_stays():
     assert plain.config.wiring == "fixup" and not notes[0].folded
 
 
+@pytest.mark.parametrize("wiring", ["post_ln", "deepnorm", "rezero"])
+def test_encoders_without_a_head_fold(wiring):
+    model = make_model("classifier", classes=None, wiring=wiring, dtype=torch.float64)
+    plain, _ = check_fold(model)
+    assert plain.config.wiring == ("none" if wiring == "rezero" else "post_ln")
+
+
 def test_one_stack_of_a_pair_may_fold_alone():
     model = make_model("seq2seq", wiring="deepnorm", encoder_wiring="b2t", dtype=torch.float64)
     plain, notes = check_fold(model)

@@ -109,6 +109,8 @@ def absorb_output(work: Workspace, index: int, scale: Tensor | None, shift: Tens
     That is keys and values of cross-attention for the encoder of a pair, the pooler or the head for
     a classifier, and the output projection otherwise.
     """
+    if scale is None and shift is None:  # an encoder without a head has nothing to take them up
+        return
     model = work.model
     linears: list[nn.Linear] = []
     if isinstance(model, Seq2Seq) and index == 0:
