@@ -41,6 +41,10 @@ ENCODERS = [
     Case("MegatronBertForSequenceClassification", "MegatronBertConfig", BERT),
     Case("ErnieForMaskedLM", "ErnieConfig", BERT),
     Case("DistilBertForMaskedLM", "DistilBertConfig", DISTIL),
+    Case("MPNetModel", "MPNetConfig", ROBERTA),
+    Case("MPNetForMaskedLM", "MPNetConfig", ROBERTA),
+    Case("MPNetForSequenceClassification", "MPNetConfig", ROBERTA | {"num_labels": 5}),
+    Case("MPNetForTokenClassification", "MPNetConfig", ROBERTA),
     Case("ModernBertModel", "ModernBertConfig", MODERN),
     Case("ModernBertModel", "ModernBertConfig", MODERN | {"norm_bias": True}, "biased"),
 ]

@@ -34,7 +34,7 @@ def bert(f: ConfigReader) -> dict[str, Any]:
         "wiring": "post_ln",
         "norm": norm,
         "embed_norm": norm,
-        "types": f("type_vocab_size"),
+        "types": f("type_vocab_size", 0),
         "positions": f"learned(length={f('max_position_embeddings')})",
         "activation": f.activation("hidden_act"),
         "dropout": f.dropout("hidden_dropout_prob"),
@@ -76,6 +76,13 @@ def distilbert(f: ConfigReader) -> dict[str, Any]:
         "dropout": f.dropout("dropout"),
         "attention_dropout": f.dropout("attention_dropout"),
     }
+
+
+def mpnet(f: ConfigReader) -> dict[str, Any]:
+    """Read mpnet: BERT without segments, with a relative bias beside the learned positions."""
+    # The class computes 32 buckets, whatever its config says.
+    f.require(relative_attention_num_buckets=32)
+    return bert(f) | {"types": 0, "positions": f"learned_t5(length={f('max_position_embeddings')})"}
 
 
 def masked_lm_variant(table: str, head: str, *, activation: str | None = None) -> HeadVariant:
@@ -157,6 +164,15 @@ DISTILBERT = parse_rules("""
     transformer.layer.{i}.ffn.lin1 -> encoder.{i}.ffn.up_proj
     transformer.layer.{i}.ffn.lin2 -> encoder.{i}.ffn.down_proj
     transformer.layer.{i}.output_layer_norm -> encoder.{i}.ffn.norm
+""")
+MPNET = BERT + parse_rules("""
+    embeddings.position_embeddings.weight -> encoder.positions.absolute.table
+    encoder.relative_attention_bias.weight -> encoder.positions.relative.table
+    encoder.layer.{i}.attention.attn.q -> encoder.{i}.self.q_proj
+    encoder.layer.{i}.attention.attn.k -> encoder.{i}.self.k_proj
+    encoder.layer.{i}.attention.attn.v -> encoder.{i}.self.v_proj
+    encoder.layer.{i}.attention.attn.o -> encoder.{i}.self.out_proj
+    encoder.layer.{i}.attention.LayerNorm -> encoder.{i}.self.norm
 """)
 BERT_HEAD = """
     cls.predictions.transform.dense -> head_matrix
@@ -253,6 +269,11 @@ register_families(
     roberta_family("data2vec-text", "Data2VecText", "data2vec_text"),
     roberta_family(
         "roberta-prelayernorm", "RobertaPreLayerNorm", "roberta_prelayernorm", roberta_prelayernorm
+    ),
+    replace(
+        roberta_family("mpnet", "MPNet", "mpnet", mpnet),
+        tensors=MPNET,
+        numbering=PositionNumbering("ids", padding=1),
     ),
     Family(
         name="electra",
