@@ -47,6 +47,21 @@ ENCODERS = [
     Case("MPNetForTokenClassification", "MPNetConfig", ROBERTA),
     Case("ModernBertModel", "ModernBertConfig", MODERN),
     Case("ModernBertModel", "ModernBertConfig", MODERN | {"norm_bias": True}, "biased"),
+    Case("ModernBertForMaskedLM", "ModernBertConfig", MODERN),
+    Case(
+        "ModernBertForMaskedLM",
+        "ModernBertConfig",
+        MODERN | {"classifier_bias": True, "norm_bias": True, "decoder_bias": False},
+        "biased",
+    ),
+    Case("ModernBertForSequenceClassification", "ModernBertConfig", MODERN | {"num_labels": 5}),
+    Case(
+        "ModernBertForSequenceClassification",
+        "ModernBertConfig",
+        MODERN | {"classifier_pooling": "mean", "classifier_bias": True},
+        "mean",
+    ),
+    Case("ModernBertForTokenClassification", "ModernBertConfig", MODERN),
 ]
 
 NEO = {"vocab_size": 61, "hidden_size": 32, "num_layers": 2, "num_heads": 4, "window_size": 4}
@@ -64,7 +79,13 @@ XGLM |= TOKENS
 
 MPT = {"vocab_size": 61, "d_model": 32, "n_layers": 2, "n_heads": 4, "max_seq_len": 40} | TOKENS
 
+WHISPER = {"vocab_size": 61, "d_model": 32, "decoder_layers": 2, "encoder_layers": 2} | TOKENS
+WHISPER |= {"decoder_attention_heads": 4, "encoder_attention_heads": 2, "decoder_ffn_dim": 48}
+WHISPER |= {"encoder_ffn_dim": 40, "max_target_positions": 40, "decoder_start_token_id": 1}
+WHISPER |= {"begin_suppress_tokens": None, "suppress_tokens": None}
+
 GPTS = [
+    Case("WhisperForCausalLM", "WhisperConfig", WHISPER),
     Case("OpenAIGPTLMHeadModel", "OpenAIGPTConfig", GPT),
     Case("OpenAIGPTModel", "OpenAIGPTConfig", GPT),
     Case("GPT2LMHeadModel", "GPT2Config", GPT),

@@ -159,10 +159,12 @@ class MaskedLM(Model):
     def __init__(self, config: Config) -> None:
         super().__init__(config)
         assert config.vocab is not None
-        if config.head_layer and config.activation not in PLAIN_ACTIVATIONS:
+        activation = config.head_layer_activation
+        if config.head_layer and activation not in PLAIN_ACTIVATIONS:
+            name = "activation" if config.head_activation is None else "head_activation"
             raise UserError(
-                f"activation: expected one without a gate for head_layer, got "
-                f"{config.activation!r}; choose one of {', '.join(PLAIN_ACTIVATIONS)}"
+                f"{name}: expected one without a gate for head_layer, got {activation!r}; choose "
+                f"one of {', '.join(PLAIN_ACTIVATIONS)}, for the head alone by head_activation"
             )
         self.embed = TokenEmbedding(config, config.vocab)
         self.dropout = Dropout(config.dropout)
@@ -219,5 +221,6 @@ class MaskedLM(Model):
         """
         h = self.hidden(ids, mask=mask, type_ids=type_ids, position_index=position_index)
         if self.head_matrix is not None:
-            h = self.head_norm(PLAIN_ACTIVATIONS[self.config.activation](self.head_matrix(h)))
+            activation = PLAIN_ACTIVATIONS[self.config.head_layer_activation]
+            h = self.head_norm(activation(self.head_matrix(h)))
         return self.head(h, self.embed)
