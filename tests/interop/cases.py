@@ -11,6 +11,8 @@ MODERN = TEXT | {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "cls_t
 MODERN |= {"sep_token_id": 2, "local_attention": 6, "global_attn_every_n_layers": 2}
 MODERN |= {"num_hidden_layers": 3}
 
+PROJECTED = BERT | {"embedding_size": 20}
+
 ENCODERS = [
     Case("BertModel", "BertConfig", BERT),
     Case("BertForMaskedLM", "BertConfig", BERT),
@@ -41,6 +43,16 @@ ENCODERS = [
     Case("MegatronBertForSequenceClassification", "MegatronBertConfig", BERT),
     Case("ErnieForMaskedLM", "ErnieConfig", BERT),
     Case("DistilBertForMaskedLM", "DistilBertConfig", DISTIL),
+    Case("ElectraModel", "ElectraConfig", PROJECTED, "projected"),
+    Case("ElectraForMaskedLM", "ElectraConfig", PROJECTED, "projected"),
+    Case(
+        "ElectraForMaskedLM",
+        "ElectraConfig",
+        BERT | {"embedding_size": 40, "tie_word_embeddings": False},
+        "wider",
+    ),
+    Case("ElectraForSequenceClassification", "ElectraConfig", PROJECTED, "projected"),
+    Case("ElectraForTokenClassification", "ElectraConfig", PROJECTED, "projected"),
     Case("MPNetModel", "MPNetConfig", ROBERTA),
     Case("MPNetForMaskedLM", "MPNetConfig", ROBERTA),
     Case("MPNetForSequenceClassification", "MPNetConfig", ROBERTA | {"num_labels": 5}),

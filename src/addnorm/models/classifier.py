@@ -57,6 +57,7 @@ class Classifier(Model):
 
     def outer_weights(self) -> Iterator[tuple[str, Tensor]]:
         yield from self.embed.weights()
+        yield from self.encoder.input_weights()
         for linear in (self.pooler, self.head):
             if linear is not None:
                 yield "ffn_in", linear.weight

@@ -80,6 +80,9 @@ class Config(FrozenConfig):
     """Norm of the rows of the token embedding, at input and output: fixnorm or none."""
     embed_norm: str = "none"
     """Norm of the embedding, after positions are added."""
+    embed_dim: Width | None = None
+    """Width of embedding, positions and `embed_norm`, before a linear map to `dim` (ELECTRA); `dim`
+    without that map if None (masked_lm with head_layer, classifier of tokens)."""
     embed_scale: PositiveFloat | Literal["sqrt_dim"] = 1.0
     """Factor on the token embedding, before positions are added."""
     types: int = Field(0, ge=0, le=MAX_WIDTH)
@@ -180,6 +183,10 @@ class Config(FrozenConfig):
             raise ValueError(
                 f"class_tokens: expected 1 for a model without images, got {self.class_tokens}"
             )
+        if self.embed_dim is not None and self.kind == "masked_lm" and not self.head_layer:
+            raise ValueError(
+                "head_layer: expected True with embed_dim, got False; it maps dim to embed_dim"
+            )
         self._reject_unused(reads_images)
         if reads_images and self.image and self.patch:
             tokens = (self.image // self.patch) ** 2 + self.class_tokens
@@ -198,6 +205,7 @@ class Config(FrozenConfig):
         for name, is_unused, reason in (
             ("types", reads_images, "an image has no segments"),
             ("embed_scale", reads_images, "an image has no token embedding"),
+            ("embed_dim", reads_images, "an image has no token embedding"),
             ("table_norm", reads_images, "an image has no token embedding"),
             ("channels", not reads_images, "tokens have no channels"),
             ("pooling", not has_pooling, "a model without classes or pooler does not pool"),
@@ -226,6 +234,11 @@ class Config(FrozenConfig):
     def get_text_config(self) -> "Config":
         """Return the config itself; transformers asks for the part that describes text."""
         return self
+
+    @property
+    def embedding_width(self) -> int:
+        """Number of features of the token embedding."""
+        return self.dim if self.embed_dim is None else self.embed_dim
 
     @property
     def embedding_factor(self) -> float:
@@ -281,6 +294,7 @@ _FIELD_KINDS = {
     "encoder_wiring": ("seq2seq",),
     "encoder_norm": ("seq2seq",),
     "types": ("masked_lm", "classifier"),
+    "embed_dim": ("masked_lm", "classifier"),
     "head_bias": ("lm", "prefix_lm", "masked_lm", "seq2seq"),
     "head_scale": ("lm", "prefix_lm", "masked_lm", "seq2seq"),
     "head_cap": ("lm", "prefix_lm", "masked_lm", "seq2seq"),

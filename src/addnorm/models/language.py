@@ -169,8 +169,9 @@ class MaskedLM(Model):
         self.embed = TokenEmbedding(config, config.vocab)
         self.dropout = Dropout(config.dropout)
         self.encoder = make_stack(Encoder, config)
-        self.head_matrix = nn.Linear(config.dim, config.dim) if config.head_layer else None
-        self.head_norm = make_norm(config.norm if config.head_layer else "none", config.dim)
+        width = config.embedding_width
+        self.head_matrix = nn.Linear(config.dim, width) if config.head_layer else None
+        self.head_norm = make_norm(config.norm if config.head_layer else "none", width)
         self.head = Unembedding(config, config.vocab)
         self.init_weights()
 
@@ -180,6 +181,7 @@ class MaskedLM(Model):
 
     def outer_weights(self) -> Iterator[tuple[str, Tensor]]:
         yield from self.embed.weights()
+        yield from self.encoder.input_weights()
         yield from self.head.weights()
         if self.head_matrix is not None:
             yield "ffn_in", self.head_matrix.weight

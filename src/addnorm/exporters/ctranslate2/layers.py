@@ -67,6 +67,8 @@ def check_stack(stack: Encoder | Decoder) -> None:
             raise refuse(side, f"{term} ({name}={getattr(config, name)})")
     if config.persistent:
         raise refuse(side, f"{config.persistent} persistent keys")
+    if stack.embed_proj is not None:
+        raise refuse(side, f"a projection of the embedding from {stack.embed_dim} features")
     if isinstance(stack.positions, LearnedT5Positions):
         raise refuse(f"{side}.positions", "a table of positions with a relative bias")
     if isinstance(stack.positions, AlibiBias) and side == "encoder":

@@ -21,13 +21,10 @@ def bert(f: ConfigReader) -> dict[str, Any]:
     f.require(is_decoder=False, add_cross_attention=False, position_embedding_type="absolute")
     f.ignore("classifier_dropout", "summary_type", "summary_use_proj", "summary_activation")
     f.ignore("summary_last_dropout")
-    dim = f("hidden_size")
-    if f("embedding_size", dim) != dim:
-        f.reject(f"embedding_size={f('embedding_size')} (must be hidden_size, {dim})")
     norm = f"layer(eps={f('layer_norm_eps')!r})"
     return {
         "vocab": f("vocab_size"),
-        "dim": dim,
+        "dim": f("hidden_size"),
         "depth": f("num_hidden_layers"),
         "heads": f("num_attention_heads"),
         "ffn_dim": f("intermediate_size"),
@@ -57,6 +54,12 @@ def ernie(f: ConfigReader) -> dict[str, Any]:
     f.require(use_task_id=False)
     f.ignore("task_type_vocab_size")
     return bert(f)
+
+
+def electra(f: ConfigReader) -> dict[str, Any]:
+    """Read electra: BERT, with a projection of the embedding if it has another width."""
+    width = f("embedding_size")
+    return bert(f) | {"embed_dim": None if width == f("hidden_size") else width}
 
 
 def distilbert(f: ConfigReader) -> dict[str, Any]:
@@ -151,6 +154,7 @@ BERT = parse_rules("""
     encoder.layer.{i}.ln -> encoder.{i}.ffn.norm
     encoder.ln -> encoder.final_norm
     pooler.dense -> pooler
+    embeddings_project -> encoder.embed_proj
 """)
 DISTILBERT = parse_rules("""
     embeddings.word_embeddings.weight -> embed.table
@@ -294,7 +298,7 @@ register_families(
                 head_rules=ROBERTA_CLASSIFIER_RULES,
             ),
         },
-        read=bert,
+        read=electra,
         tensors=BERT,
     ),
     Family(
