@@ -60,7 +60,14 @@ ENCODERS = [
 ]
 REFUSED = [
     ("lm", {"wiring": "b2t"}, "decoder: .*b2t"),
+    (
+        "lm",
+        {"wiring": "hyper"},
+        "decoder: .*hyper-connections keep 4 streams; CTranslate2 has one; use --to onnx",
+    ),
     ("seq2seq", {"wiring": "parallel"}, "cross-attention"),
+    ("lm", {"positions": "learned_t5"}, "decoder.positions: a table of positions with a relative"),
+    ("classifier", {"embed_dim": 8}, "encoder: a projection of the embedding from 8 features"),
     ("lm", {"norm": "dyt"}, "decoder norm 0: the norm DyT"),
     ("lm", {"norm": "rms(bias=True)", "wiring": "post_ln"}, "RMSNorm with a bias"),
     ("lm", {"window": 4}, r"window \(window=4\)"),

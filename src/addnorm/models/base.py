@@ -267,6 +267,7 @@ def make_stack(stack_class: type[Encoder] | type[Decoder], config: Config, **cha
             "norm": config.norm,
             "positions": config.positions,
             "embed_norm": config.embed_norm,
+            "embed_dim": config.embed_dim,
             "dropout": config.dropout,
             **config.layer_options,
             **changes,

@@ -230,6 +230,11 @@ class Stack(nn.Module):
             return state
         return tuple(x.to(self.stream) if x.is_floating_point() else x for x in state)
 
+    @property
+    def input_dim(self) -> int:
+        """Number of features of the input."""
+        return self.plan.dim
+
     def _prepare_inputs(
         self, x: Tensor, mask: Tensor | None, cond: Tensor | None, context: dict[str, Any]
     ) -> tuple[Tensor, dict[str, Any]]:
@@ -274,10 +279,11 @@ class Stack(nn.Module):
     def _check(
         self, x: Tensor, mask: Tensor | None, cond: Tensor | None, context: dict[str, Any]
     ) -> None:
-        check_tensor("x", x, f"a tensor (..., L, {self.plan.dim})")
-        if x.ndim < 2 or x.shape[-1] != self.plan.dim or not x.is_floating_point():
+        dim = self.input_dim
+        check_tensor("x", x, f"a tensor (..., L, {dim})")
+        if x.ndim < 2 or x.shape[-1] != dim or not x.is_floating_point():
             raise UserError(
-                f"x: expected floating point of shape (..., L, {self.plan.dim}), got {x.dtype} of "
+                f"x: expected floating point of shape (..., L, {dim}), got {x.dtype} of "
                 f"shape {tuple(x.shape)}"
             )
         check_mask(mask, x)

@@ -139,7 +139,11 @@ def _try_fold(
     stack = work.model.stacks[index]
     if call.name in PLAIN_WIRINGS and call.name not in ("post_ln", "pre_ln", "none"):
         return None
+    if stack.embed_proj is not None and call.name in PLAIN_WIRINGS:
+        return None
     try:
+        if stack.embed_proj is not None:
+            raise DoesNotFoldError("a projection of the embedding before the first site")
         form = read_stack(stack, wiring)
         _check_form(work, index, form)
         eliminate_terms(form, lambda scale: work.entry_scales.update({index: scale}))

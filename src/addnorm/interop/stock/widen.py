@@ -30,7 +30,7 @@ from addnorm.sublayers.rotary import RotaryPositions
 EQUAL_FIELDS = (
     *("kind", "dim", "depth", "heads", "vocab", "source_vocab", "activation", "cap", "window"),
     *("head_cap", "classes", "pooling", "pooler", "pooler_activation", "head_layer", "image"),
-    *("patch", "channels", "class_tokens"),
+    *("pooler_norm", "head_activation", "embed_dim", "patch", "channels", "class_tokens"),
     *INNER_OPTIONS,
 )
 """Fields of a config that must be equal as they are."""
