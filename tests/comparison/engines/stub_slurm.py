@@ -2,7 +2,7 @@
 """A small SLURM for tests: sbatch, squeue, scancel and scontrol that really run batch scripts.
 
 The name under which the file is called selects the command; `SLURM_STUB` names its state folder. As
-in SLURM, canceling or requeueing a task sends SIGTERM to all its processes and later SIGKILL, and
+in SLURM, canceling or requeueing a task sends SIGTERM to all its processes, and
 `--signal=B:USR1` reaches the script only, here on request (`scontrol warn`).
 """
 
@@ -16,7 +16,6 @@ import time
 from pathlib import Path
 
 STATE = Path(os.environ["SLURM_STUB"])
-KILL_WAIT_SECONDS = 60
 
 
 def sbatch(arguments):
@@ -87,6 +86,7 @@ def run(number, output, limit):
                 write_task(
                     number, index, **tasks[index] | {"state": state, "code": code, "end": None}
                 )
+        tasks = {index: task for job, index, task in read_tasks() if job == number}
         waiting = [i for i, task in sorted(tasks.items()) if task["state"] == "PENDING"]
         for index in waiting[: int(limit) - len(running)]:
             running[index] = start(number, index, tasks[index], output)
