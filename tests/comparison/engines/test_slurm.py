@@ -308,13 +308,13 @@ import os, time, addnorm
 
 @addnorm.task("mine", baseline=2.0)
 def train(cell):
-    if cell.mode == "crash":
+    if cell.fate == "crash":
         raise RuntimeError("a planted mistake")
     for step in range(1, 5):
         cell.log(step, train_loss=1.0 / step)
-    if cell.mode == "hang":
+    if cell.fate == "hang":
         time.sleep(1000)
-    if cell.mode == "killed":
+    if cell.fate == "killed":
         os.kill(os.getpid(), 9)
     return {"valid_loss": 0.5, "processes": float(os.environ.get("WORLD_SIZE", 1))}
 """
@@ -325,10 +325,10 @@ def test_failures_are_results(stub, tmp_path):
     (tmp_path / "mystudy.py").write_text(STUDY)
     modes = ["good", "crash", "hang", "killed"]
     spec = parse_comparison(
-        {"task": f"{tmp_path}/mystudy.py:train", "axes": {"mode": modes}, "lr": 1e-3, "seeds": 1}
+        {"task": f"{tmp_path}/mystudy.py:train", "axes": {"fate": modes}, "lr": 1e-3, "seeds": 1}
     )
     study = run_comparison(spec, tmp_path / "slurm", engine=make_engine(timeout=8.0))
-    reasons = {dict(each.cell.arm.extras)["mode"]: each.end.why for each in study.cells}
+    reasons = {dict(each.cell.arm.extras)["fate"]: each.end.why for each in study.cells}
     assert reasons["good"] == ""
     assert reasons["crash"] == "RuntimeError: a planted mistake"
     assert reasons["hang"].startswith("hung")
@@ -346,7 +346,7 @@ def test_cells_of_several_processes(stub, tmp_path):
     assert double.cells[0].end.scores.keys() == single.cells[0].end.scores.keys()
 
     (tmp_path / "mystudy.py").write_text(STUDY)
-    mine = {"task": f"{tmp_path}/mystudy.py:train", "axes": {"mode": ["good"]}, "lr": 1e-3}
+    mine = {"task": f"{tmp_path}/mystudy.py:train", "axes": {"fate": ["good"]}, "lr": 1e-3}
     study = run_comparison(parse_comparison(mine | {"seeds": 1}), tmp_path / "mine", engine=engine)
     assert study.cells[0].end.scores["processes"] == 2
     assert study.cells[0].end.step == 4
