@@ -16,6 +16,7 @@ class Decorator(Wiring):
         self.inner = make_wiring(inner, plan)
         self.scheme, self.num_state_tensors = self.inner.scheme, self.inner.num_state_tensors
         self.schedule, self.tokenwise = self.inner.schedule, self.inner.tokenwise
+        self.multiplier_place = self.inner.multiplier_place
 
     def open(self, x: Tensor) -> State:
         return self.inner.open(x)
@@ -34,6 +35,9 @@ class Decorator(Wiring):
 
     def plugs(self, site: Site) -> Plugs:
         return self.inner.plugs(site)
+
+    def multiply_residual(self, factor: float) -> None:
+        self.inner.multiply_residual(factor)
 
     def calibrate(self, run: Callable[[Observer], None]) -> None:
         self.inner.calibrate(run)

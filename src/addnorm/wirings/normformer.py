@@ -42,6 +42,8 @@ class NormFormer(Wiring):
     larger learning rate than for Pre-LN.
     """
 
+    multiplier_place = "write"
+
     # The released recipe decays linearly after a short warm-up (fairseq, train_lm.sh).
     schedule = "linear(warmup=0.05)"
 
@@ -110,7 +112,7 @@ class NormFormer(Wiring):
             branch = self.bind(self.outer_norms[key])(branch)
         if key in self.res:
             x = self.res[key] * x
-        return (x + branch,)
+        return (x + self.scale_residual(branch),)
 
     def close(self, state: State) -> Tensor:
         return self.apply_final_norm(state[0])
