@@ -18,6 +18,7 @@ from addnorm.cli.commands.bench import bench
 from addnorm.cli.commands.claims import claims
 from addnorm.cli.commands.classify import classify
 from addnorm.cli.commands.compare import compare
+from addnorm.cli.commands.coordcheck import coordcheck
 from addnorm.cli.commands.data import data
 from addnorm.cli.commands.doctor import doctor
 from addnorm.cli.commands.draw import draw
@@ -42,6 +43,7 @@ COMMANDS: dict[str, Callable[..., Any] | typer.Typer] = {
     "draw": draw,
     "compare": compare,
     "report": report,
+    "coordcheck": coordcheck,
     "claims": claims,
     "doctor": doctor,
     "data": data,

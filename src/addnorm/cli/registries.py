@@ -26,6 +26,12 @@ def _wirings() -> "Registry[Any]":
     return registry
 
 
+def _scales() -> "Registry[Any]":
+    from addnorm.scales import registry
+
+    return registry
+
+
 def _schedules() -> "Registry[Any]":
     from addnorm.train.schedules.base import registry
 
@@ -77,6 +83,7 @@ def _claims() -> "Registry[Any]":
 FAMILIES: "dict[str, Callable[[], Registry[Any]]]" = {
     "norms": _norms,
     "wirings": _wirings,
+    "scales": _scales,
     "schedules": _schedules,
     "optimizers": _optimizers,
     "tasks": _tasks,

@@ -39,6 +39,8 @@ class LayerConfig:
     """Whether the feed-forward has biases; `bias` if None."""
     scale: float | None = None
     """Factor of query . key; 1 / sqrt(head_dim) if None."""
+    base_head_dim: int | None = None
+    """Features of a head in the base model of a scale; those of this model if None."""
     cap: float | None = None
     """Soft cap of the attention logits; none if None."""
     window: int | tuple[int | None, ...] | None = None
@@ -132,6 +134,7 @@ class LayerConfig:
             "bias": self.bias,
             "out_bias": self.out_bias,
             "scale": self.scale,
+            "base_head_dim": self.base_head_dim,
             "cap": self.cap,
             "gate": self.gate,
             "sink": self.sink,

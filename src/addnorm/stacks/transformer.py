@@ -1,6 +1,7 @@
 """Standard encoder and decoder stacks of attention and feed-forward."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import torch
@@ -11,6 +12,7 @@ from addnorm.core.validation import MAX_DEPTH, MAX_WIDTH, check_memory
 from addnorm.kernels.inputs import check_tensor, has_shape
 from addnorm.norms.base import Norm, make_norm
 from addnorm.norms.base import registry as norms
+from addnorm.scales import make_scale
 from addnorm.stacks.layer_config import LayerConfig
 from addnorm.stacks.stack import Stack
 from addnorm.sublayers import KVCache, make_positions
@@ -53,6 +55,8 @@ class TransformerStack(Stack):
         embed_dim: int | None = None,
         dropout: float = 0.0,
         other_depth: int | None = None,
+        scale: str | float | None = None,
+        attention_scale: float | None = None,
         **layer_options: Any,
     ) -> None:
         check_positive_int("depth", depth, max_value=MAX_DEPTH)
@@ -60,7 +64,16 @@ class TransformerStack(Stack):
         check_positive_int("heads", heads)
         causal, paired = self.side == "decoder", other_depth is not None
         kinds = ("self", "cross", "ffn") if causal and paired else ("self", "ffn")
-        config = LayerConfig.from_options(type(self).__name__, layer_options)
+        if scale is not None and not isinstance(scale, str):  # the former name
+            scale, attention_scale = None, scale
+        config = LayerConfig.from_options(
+            type(self).__name__, {"scale": attention_scale, **layer_options}
+        )
+        if scale is not None and config.base_head_dim is None:
+            base = make_scale(scale).find_base_head_dim(
+                dim=dim, heads=heads, head_dim=config.head_dim
+            )
+            config = replace(config, base_head_dim=base)
         if torch.get_default_device().type != "meta":
             num_weights = depth * config.count_weights(kinds, dim=dim, heads=heads)
             check_memory(type(self).__name__, num_weights * torch.get_default_dtype().itemsize)
@@ -75,6 +88,7 @@ class TransformerStack(Stack):
             role=self.side if paired else f"{self.side}_only",
             other_depth=other_depth,
             dropout=dropout,
+            scale=scale,
         )
         self.heads, self.layer_config = heads, config
         self.embed_dim = dim if embed_dim is None else embed_dim
@@ -156,6 +170,8 @@ class TransformerStack(Stack):
     def arrangement(self) -> dict[str, Any]:
         config = self.layer_config
         optional = {name: str(getattr(config, name)) for name in ("scale", "cap", "window")}
+        if self.scale_call is not None:  # the name `scale` is taken
+            optional = {"attention_scale": optional.pop("scale"), **optional}
         return super().arrangement | {
             "positions": str(self.positions_call),
             "embed_norm": str(self.embed_norm_call),

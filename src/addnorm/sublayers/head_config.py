@@ -35,6 +35,9 @@ class HeadConfig:
     """Whether the output has one; as `bias` if None."""
     scale: float | None = None
     """Factor of query . key; 1 / sqrt(head_dim) if None (T5 has 1)."""
+    base_head_dim: int | None = None
+    """Features of a head in the base model of a scale, whose factor is then multiplied by
+    base_head_dim / head_dim (muP); `head_dim` if None."""
     cap: float | None = None
     """Bound c of the logits, c * tanh(logit / c); none if None (Gemma 2 has 50)."""
     dropout: float = 0.0
@@ -49,7 +52,7 @@ class HeadConfig:
     """Addend of the softmax's denominator: none, learned per head, or off_by_one, which adds 1."""
 
     def __post_init__(self) -> None:
-        for name in ("dim", "heads", "kv_heads", "head_dim", "memory_dim"):
+        for name in ("dim", "heads", "kv_heads", "head_dim", "memory_dim", "base_head_dim"):
             if name in ("dim", "heads") or getattr(self, name) is not None:
                 check_positive_int(name, getattr(self, name))
         check_positive_int("persistent", self.persistent, min_value=0)

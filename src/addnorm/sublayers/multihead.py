@@ -36,7 +36,8 @@ class MultiHeadAttention(Sublayer):
 
     q: (B, heads, L, K); k, v: (B, kv_heads, S, K), each shared by heads / kv_heads query heads
     K: head_dim, dim / heads unless given
-    scale: 1 / sqrt(K), unless it is given or the wiring or the qk_norm has its own
+    scale: 1 / sqrt(K), unless it is given or the wiring or the qk_norm has its own;
+        sqrt(K_base) / K with base_head_dim
     gate: heads' outputs are multiplied by sigmoid(W x) before the output projection, feature by
         feature ("element") or head by head ("head")
     sink: exp(s) is added to the denominator of the softmax; s: (heads), starts at 0, for "learned",
@@ -89,6 +90,13 @@ class MultiHeadAttention(Sublayer):
         return self.qk_norm_call.name != "none"
 
     @property
+    def logit_scale(self) -> float:
+        """Factor of query . key, unless the wiring or the query-key norm has its own."""
+        base = self.options.base_head_dim or self.head_dim
+        scale = base**-0.5 if self.options.scale is None else self.options.scale
+        return scale if base == self.head_dim else scale * (base / self.head_dim)
+
+    @property
     def has_hooks(self) -> bool:
         """Whether a tap has a hook."""
         return self.logits_tap.has_hooks or self.probabilities_tap.has_hooks
@@ -108,10 +116,11 @@ class MultiHeadAttention(Sublayer):
 
     def init_gain(self, role: str) -> float:
         # Without 1 / sqrt(K), as in T5, the factor is part of the initial queries. A scale below
-        # 1 / sqrt(K), as in muP, is meant to make the logits small and is left alone.
+        # 1 / sqrt(K), as in Granite, is meant to make the logits small and is left alone.
         if role != "query" or self.options.scale is None or self.has_qk_norm:
             return 1.0
-        return min(1.0, self.head_dim**-0.5 / self.options.scale)
+        base = self.options.base_head_dim or self.head_dim
+        return min(1.0, base**-0.5 / self.options.scale)
 
     def find_plug_conflict(self, plugs: Plugs) -> str | None:
         theirs = [name for name in ("query", "key", "match") if getattr(plugs, name) is not None]
@@ -212,8 +221,8 @@ class MultiHeadAttention(Sublayer):
             finish: applied to the outputs of the heads, (B, heads, L, K), packed if q is
             weights: whether to return also the probabilities
         """
-        scales = (plugs.logit_scale, self.qk_norm.logit_scale, self.options.scale)
-        scale = next((scale for scale in scales if scale is not None), self.head_dim**-0.5)
+        scales = (plugs.logit_scale, self.qk_norm.logit_scale)
+        scale = next((scale for scale in scales if scale is not None), self.logit_scale)
         dropout = self.dropout if self.training else 0.0
         cap, probabilities = self.options.cap, None
         # Fused kernels neither return nor cap their logits.

@@ -17,6 +17,7 @@ class Decorator(Wiring):
         self.scheme, self.num_state_tensors = self.inner.scheme, self.inner.num_state_tensors
         self.schedule, self.tokenwise = self.inner.schedule, self.inner.tokenwise
         self.ignores_branch_size = self.inner.ignores_branch_size
+        self.multiplier_place = self.inner.multiplier_place
 
     def open(self, x: Tensor) -> State:
         return self.inner.open(x)
@@ -38,6 +39,9 @@ class Decorator(Wiring):
 
     def plugs(self, site: Site) -> Plugs:
         return self.inner.plugs(site)
+
+    def multiply_residual(self, factor: float) -> None:
+        self.inner.multiply_residual(factor)
 
     def calibrate(self, run: Callable[[Observer], None]) -> None:
         self.inner.calibrate(run)

@@ -50,6 +50,8 @@ class NGPT(Wiring):
     the paper.
     """
 
+    multiplier_place = "none"  # the stream moves on a sphere
+
     # No warm-up; the decay is the usual one.
     schedule = "cosine(warmup=0)"
     scheme = "unit"

@@ -42,6 +42,8 @@ class NormFormer(Wiring):
     larger learning rate than for Pre-LN.
     """
 
+    multiplier_place = "write"
+
     # The released recipe decays linearly after a short warm-up (fairseq, train_lm.sh).
     schedule = "linear(warmup=0.05)"
 
@@ -108,7 +110,9 @@ class NormFormer(Wiring):
         key = str(site.index)
         if key in self.g and self.head_scale == "post":
             branch = branch * self.g[key].repeat_interleave(branch.shape[-1] // len(self.g[key]))
-        return self.bind(self.outer_norms[key])(branch) if key in self.outer_norms else branch
+        if key in self.outer_norms:
+            branch = self.bind(self.outer_norms[key])(branch)
+        return self.scale_residual(branch)
 
     def add_branch(self, state: State, site: Site, branch: Tensor) -> State:
         key = str(site.index)

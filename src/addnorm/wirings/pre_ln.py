@@ -79,4 +79,4 @@ class PreLN(Wiring):
     def gain(self, role: str, site: Site | None = None) -> float:
         # Output matrices shrink with the number of additions, so the stream's variance stays.
         shrinks = self.init == "gpt2" and role in ("out", "ffn_out")
-        return len(self.plan.sites) ** -0.5 if shrinks else 1.0
+        return len(self.plan.at_base.sites) ** -0.5 if shrinks else 1.0

@@ -212,8 +212,8 @@ class StackWriter:
         for linear, parts in zip(spec.linear, groups, strict=False):
             set_linear(linear, *_stack_rows(parts))
         set_linear(spec.linear[-1], *_scaled(attention.out_proj, scale))
-        if attention.options.scale is not None:
-            spec.queries_scale = np.float32(attention.options.scale)
+        if attention.logit_scale != attention.head_dim**-0.5:
+            spec.queries_scale = np.float32(attention.logit_scale)
         positions = self.stack.positions
         if isinstance(positions, T5Bias) and isinstance(attention, SelfAttention):
             spec.relative_attention_bias = to_array(positions.table)

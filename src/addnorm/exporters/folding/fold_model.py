@@ -13,6 +13,7 @@ from addnorm.exporters.folding.boundaries import Workspace
 from addnorm.exporters.folding.decorators import unwrap_decorators
 from addnorm.exporters.folding.eliminate import eliminate_terms, has_droppable_bias
 from addnorm.exporters.folding.norm_forms import NormForm, read_norm
+from addnorm.exporters.folding.remove_scale import remove_scale
 from addnorm.exporters.folding.stack_forms import (
     PLAIN_WIRINGS,
     DoesNotFoldError,
@@ -89,12 +90,15 @@ def fold(model: Model, *, max_length: int = MAX_LENGTH) -> tuple[Model, list[Fol
     if not isinstance(model, Model):
         raise UserError(f"model: expected a model of addnorm.build, got {type(model).__name__}")
     check_parts(model)
+    scale, model = model.config.scale, remove_scale(model)
     prepared, _ = prepare_model(model)
     dtype = next(prepared.parameters()).dtype
     core = prepared.model if isinstance(prepared, PrefixLM) else prepared
     assert isinstance(core, LanguageModel | MaskedLM | Seq2Seq | Classifier)
     with torch.no_grad():
         work, notes = Workspace(core.double()), []
+        if scale is not None:
+            notes.append(FoldNote("model", scale, "factors moved into weights"))
         if boundaries.bake_table_norm(work):
             term = model.config.table_norm
             notes.append(FoldNote("model", f"table_norm {term}", "normalized rows written"))

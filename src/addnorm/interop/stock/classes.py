@@ -217,7 +217,7 @@ def _gpt2(f: Facts) -> dict[str, Any]:
         "activation_function": f.activation,
         "afn": {"gelu_tanh": "gelu", "silu": "swish"}.get(c.activation, c.activation),
         "layer_norm_epsilon": f.eps,
-        "scale_attn_weights": c.scale != 1.0,
+        "scale_attn_weights": c.attention_scale != 1.0,
         "rotary_dim": int(f.rope.get("partial_rotary_factor", 1.0) * f.head_dim),
         "tie_word_embeddings": f.tied(factor=1.0),
         "resid_pdrop": c.dropout,

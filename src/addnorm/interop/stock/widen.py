@@ -204,8 +204,7 @@ class _Filler:
                 raise StockMismatchError(
                     f"query-key norm {target.qk_norm_call}, not {source.qk_norm_call}"
                 )
-            default = source.head_dim**-0.5
-            ratio = (source.options.scale or default) / (target.options.scale or default)
+            ratio = source.logit_scale / target.logit_scale
             order = self._feature_order(ours.positions, theirs.positions, source)
             for part, heads, factor in (
                 ("q_proj", source.heads, ratio),

@@ -11,6 +11,7 @@ from addnorm.core.cards import Card
 from addnorm.core.errors import UserError
 from addnorm.core.registry import Epsilon
 from addnorm.models.base import WiredModule
+from addnorm.scales.base import Rule
 from addnorm.train.optimizers.base import (
     Beta,
     NamedParameters,
@@ -75,12 +76,12 @@ class Muon(Optimizer):
             raise UserError(
                 "muon: expected a trainable weight matrix in a sub-layer, got none; choose adamw"
             )
-        parameters = [parameter for _, parameter in matrices]
-        on_cpu = parameters[0].device.type == "cpu"
+        on_cpu = matrices[0][1].device.type == "cpu"
+        rule: Rule = "muon_match_rms" if adjust == "match_rms_adamw" else "muon"
         muon = _PreciseMuon if on_cpu else torch.optim.Muon
         optimizers: list[torch.optim.Optimizer] = [
             muon(
-                parameters,
+                decay_groups(matrices, model, weight_decay, rule=rule),
                 lr=lr,
                 weight_decay=weight_decay,
                 momentum=momentum,
@@ -89,7 +90,7 @@ class Muon(Optimizer):
             )
         ]
         if others:
-            groups = decay_groups(others, model, weight_decay)
+            groups = decay_groups(others, model, weight_decay, eps=eps)
             optimizers.append(build_fused_adamw(groups, lr, (beta1, beta2), eps))
         super().__init__(lr, optimizers)
 
