@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from addnorm.monitor import Monitor
     from addnorm.norms import Norm, make_norm
     from addnorm.report.comparison.run_and_report import compare
+    from addnorm.rewiring import rewire
     from addnorm.stacks import Decoder, Encoder, Stack
     from addnorm.sublayers import CrossAttention, FeedForward, KVCache, SelfAttention, Sublayer
     from addnorm.tabular import TabularTransformerClassifier, TabularTransformerRegressor
@@ -79,6 +80,7 @@ _HOME = {
     "fold": "addnorm.exporters",
     "from_hf": "addnorm.interop",
     "load": "addnorm.loading",
+    "rewire": "addnorm.rewiring",
     "save_hf": "addnorm.interop",
     "to_hf": "addnorm.interop",
     "make_norm": "addnorm.norms",
@@ -87,7 +89,7 @@ _HOME = {
 _PACKAGES = (
     *("core", "norms", "wirings", "sublayers", "stacks", "models", "data", "measure", "doctor"),
     *("monitor", "decode", "tasks", "train", "tabular", "comparison", "claims", "report"),
-    *("interop", "exporters", "bench"),
+    *("interop", "exporters", "rewiring", "bench"),
 )
 
 __all__ = [
@@ -129,6 +131,7 @@ __all__ = [
     "load",
     "make_norm",
     "register",
+    "rewire",
     "save_hf",
     "task",
     "to_hf",
