@@ -84,7 +84,7 @@ def replace_norms(
         if fit:
             x = record_inputs(model, site.path, batches)
             y = site.law(x)
-            start = float((norm(x) - y).norm() / y.norm().clamp(min=1e-30))
+            start = float((norm(x) - y).detach().norm() / y.norm().clamp(min=1e-30))
             kept = {name: value.clone() for name, value in norm.state_dict().items()}
             error = fit_norm(norm, x, y)
             if error > start:
