@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from addnorm.monitor import Monitor
     from addnorm.norms import Norm, make_norm
     from addnorm.report.comparison.run_and_report import compare
+    from addnorm.rewiring import rewire
     from addnorm.stacks import Decoder, Encoder, Stack
     from addnorm.sublayers import CrossAttention, FeedForward, KVCache, SelfAttention, Sublayer
     from addnorm.tabular import TabularTransformerClassifier, TabularTransformerRegressor
@@ -82,6 +83,7 @@ _HOME = {
     "fold": "addnorm.exporters",
     "from_hf": "addnorm.interop",
     "load": "addnorm.loading",
+    "rewire": "addnorm.rewiring",
     "save_hf": "addnorm.interop",
     "scale_groups": "addnorm.models",
     "to_hf": "addnorm.interop",
@@ -89,30 +91,9 @@ _HOME = {
     "task": "addnorm.comparison.tasks.function_registry",
 }
 _PACKAGES = (
-    *(
-        "core",
-        "norms",
-        "wirings",
-        "sublayers",
-        "scales",
-        "stacks",
-        "models",
-        "data",
-        "measure",
-        "doctor",
-    ),
-    *(
-        "monitor",
-        "transfer",
-        "decode",
-        "tasks",
-        "train",
-        "tabular",
-        "comparison",
-        "claims",
-        "report",
-    ),
-    *("interop", "exporters", "bench"),
+    *("core", "norms", "wirings", "sublayers", "scales", "stacks", "models", "data", "measure"),
+    *("doctor", "monitor", "transfer", "decode", "tasks", "train", "tabular", "comparison"),
+    *("claims", "report", "interop", "exporters", "rewiring", "bench"),
 )
 
 __all__ = [
@@ -155,6 +136,7 @@ __all__ = [
     "load",
     "make_norm",
     "register",
+    "rewire",
     "save_hf",
     "scale_groups",
     "task",

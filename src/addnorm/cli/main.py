@@ -30,6 +30,7 @@ from addnorm.cli.commands.generate import generate
 from addnorm.cli.commands.list import list_members
 from addnorm.cli.commands.predict import predict
 from addnorm.cli.commands.report import report
+from addnorm.cli.commands.rewire import rewire
 from addnorm.cli.commands.selftest import selftest
 from addnorm.cli.commands.show import show
 from addnorm.cli.commands.train import train
@@ -55,6 +56,7 @@ COMMANDS: dict[str, Callable[..., Any] | typer.Typer] = {
     "fill-mask": fill_mask,
     "fit": fit,
     "predict": predict,
+    "rewire": rewire,
     "export": export,
     "bench": bench,
     "selftest": selftest,

@@ -181,6 +181,12 @@ class Model(TrainingInterface, WiredModule):
         """
         return cross_entropy(self(*inputs, **options), targets, smoothing=smoothing)
 
+    def rewire(self, **changes: Any) -> tuple[Any, Any]:
+        """Return a model of another arrangement and a report; see `addnorm.rewire`."""
+        from addnorm import rewire
+
+        return rewire(self, **changes)
+
     def save(self, folder: str | Path) -> None:
         """Save `config.json` and `model.safetensors` to a folder, with their checksums.
 

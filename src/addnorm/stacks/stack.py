@@ -249,7 +249,8 @@ class Stack(nn.Module):
             theirs = theirs if theirs.startswith("wiring=") else "no readable arrangement"
             raise ArrangementMismatchError(
                 f"state_dict: expected weights of the arrangement [{ours}], got [{theirs}]; build "
-                "the stack with the arrangement of the weights"
+                "the stack with the arrangement of the weights, or change that of the trained "
+                "model with addnorm.rewire"
             )
 
     def _run_sites(
