@@ -1,4 +1,4 @@
-"""Registry of the review collection: real bugs with their fixed forms, and healthy models."""
+"""Registry of bugs with their fixed forms, and of healthy models."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -20,6 +20,7 @@ class Case:
         build: function from `broken` (and the options) to the model
         inputs: function that returns the inputs a user would give
         options: options of the model that a user would pass as `config`
+        batch: number of the batch that the bug belongs to
     """
 
     name: str
@@ -29,6 +30,7 @@ class Case:
     build: Callable[..., nn.Module]
     inputs: Callable[[], Any]
     options: Mapping[str, Any] = field(default_factory=dict)
+    batch: int = 1
 
 
 @dataclass(frozen=True)
@@ -38,6 +40,7 @@ class Healthy:
     name: str
     build: Callable[[], nn.Module]
     inputs: Callable[[], Any]
+    batch: int = 1
 
 
 CASES: dict[str, Case] = {}
@@ -55,7 +58,8 @@ def bug(
             raise ValueError(
                 f"{name}: expected a new name, got a registered one; rename the function"
             )
-        CASES[name] = Case(name, kind, source, expect, build, inputs, options)
+        batch = _batch(build)
+        CASES[name] = Case(name, kind, source, expect, build, inputs, options, batch)
         return build
 
     return register
@@ -65,10 +69,15 @@ def healthy(inputs: Callable[[], Any]) -> Callable[..., Any]:
     """Register the decorated function as a healthy model."""
 
     def register(build: Callable[[], nn.Module]) -> Callable[[], nn.Module]:
-        HEALTHY[build.__name__] = Healthy(build.__name__, build, inputs)
+        HEALTHY[build.__name__] = Healthy(build.__name__, build, inputs, _batch(build))
         return build
 
     return register
+
+
+def _batch(build: Callable[..., Any]) -> int:
+    """Return the batch that a module belongs to."""
+    return 2 if "second" in build.__module__ else 1
 
 
 def ids(batch: int = 2, length: int = 12, vocab: int = 50) -> Callable[[], Tensor]:

@@ -1,14 +1,14 @@
 """Norms doubled at the end, between stacks or on the skip path."""
 
 import torch
-from case import bug, ids, stream
 from torch import nn
 from torch.nn import functional as F
+
+from tests.doctor.models.review.case import bug, ids, stream
 
 DOUBLED = (
     "warning: two norms follow each other, the second (final) norm of a Post-LN stack is redundant"
 )
-ON_SKIP = "warning: the skip connection starts after the norm, so the norm lies on the stream instead of in the branch"
 
 
 @bug(
@@ -93,7 +93,8 @@ class PreNormLayer(nn.Module):
 @bug(
     "doubled norm",
     "https://github.com/Helsinki-NLP/mammoth/pull/3",
-    "warning: the stream is normed at the end of the first stack and again at the start of the second one",
+    "warning: the stream is normed at the end of the first stack and again at the "
+    "start of the second one",
     ids(),
 )
 def mammoth_layer_stacks(broken):
@@ -181,73 +182,6 @@ def snowfall_conformer_norm_final(broken):
             return self.encoder_output_layer(x)
 
     return Conformer()
-
-
-@bug(
-    "norm on the skip",
-    "https://github.com/pytorch/pytorch/issues/61165",
-    ON_SKIP,
-    stream(2, 12, 64),
-)
-def torch_first_norm_first(broken):
-    class EncoderLayer(nn.Module):
-        def __init__(self, d_model=64, nhead=4, norm_first=True):
-            super().__init__()
-            self.self_attn = nn.MultiheadAttention(d_model, nhead, batch_first=True)
-            self.linear1 = nn.Linear(d_model, 128)
-            self.linear2 = nn.Linear(128, d_model)
-            self.norm1 = nn.LayerNorm(d_model)
-            self.norm2 = nn.LayerNorm(d_model)
-            self.dropout1 = nn.Dropout(0.1)
-            self.dropout2 = nn.Dropout(0.1)
-
-        def forward(self, src):
-            if broken:
-                src = self.norm1(src)
-                src = src + self.dropout1(self.self_attn(src, src, src)[0])
-                src = self.norm2(src)
-                return src + self.dropout2(self.linear2(F.relu(self.linear1(src))))
-            x = self.norm1(src)
-            src = src + self.dropout1(self.self_attn(x, x, x)[0])
-            return src + self.dropout2(self.linear2(F.relu(self.linear1(self.norm2(src)))))
-
-    return nn.Sequential(*[EncoderLayer() for _ in range(3)], nn.LayerNorm(64), nn.Linear(64, 10))
-
-
-@bug("norm on the skip", "https://github.com/lbcb-sci/RiNALMo/issues/9", ON_SKIP, ids())
-def rinalmo_attention_skip(broken):
-    class Block(nn.Module):
-        def __init__(self, dim):
-            super().__init__()
-            self.attn_layer_norm = nn.LayerNorm(dim)
-            self.mh_attn = nn.MultiheadAttention(dim, 4, bias=False, batch_first=True)
-            self.out_layer_norm = nn.LayerNorm(dim)
-            self.w1 = nn.Linear(dim, 96)
-            self.w2 = nn.Linear(dim, 96)
-            self.w3 = nn.Linear(96, dim)
-
-        def forward(self, x):
-            y = self.attn_layer_norm(x)
-            x = (y if broken else x) + self.mh_attn(y, y, y)[0]
-            y = self.out_layer_norm(x)
-            return x + self.w3(F.silu(self.w1(y)) * self.w2(y))
-
-    class RiNALMo(nn.Module):
-        def __init__(self, dim=64):
-            super().__init__()
-            self.embedding = nn.Embedding(50, dim)
-            self.position = nn.Parameter(torch.randn(12, dim) * 0.1)
-            self.blocks = nn.ModuleList([Block(dim) for _ in range(4)])
-            self.final_layer_norm = nn.LayerNorm(dim)
-            self.lm_head = nn.Linear(dim, 50)
-
-        def forward(self, tokens):
-            x = self.embedding(tokens) + self.position
-            for block in self.blocks:
-                x = block(x)
-            return self.lm_head(self.final_layer_norm(x))
-
-    return RiNALMo()
 
 
 @bug(

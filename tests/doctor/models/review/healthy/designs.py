@@ -3,9 +3,10 @@
 import math
 
 import torch
-from case import healthy, ids, padded, stream
 from torch import nn
 from torch.nn import functional as F
+
+from tests.doctor.models.review.case import healthy, ids, stream
 
 
 def attend(x, qkv, out, heads=4, mask=None, causal=False, scale=None):
@@ -107,71 +108,10 @@ def parallel_shared_norm():
     return Model([Parallel() for _ in range(3)])
 
 
-@healthy(padded)
-def esm_padding_attends_padding():
-    class Esm(Model):
-        def mask(self, idx):
-            real = idx != 0
-            return (real.unsqueeze(-1) == real.unsqueeze(-2)).unsqueeze(1)
-
-    return Esm([Block() for _ in range(3)])
-
-
-@healthy(padded)
-def causal_and_padding():
-    class CausalLM(Model):
-        def mask(self, idx):
-            n = idx.size(1)
-            return (idx != 0)[:, None, None, :] & torch.ones(n, n, dtype=torch.bool).tril()
-
-    return CausalLM([Block() for _ in range(3)])
-
-
-@healthy(padded)
-def causal_without_padding_mask():
-    return Model([Block(causal=True) for _ in range(3)])
-
-
-@healthy(ids())
-def prefix_lm():
-    class Prefix(Model):
-        def mask(self, idx):
-            n = idx.size(1)
-            allowed = torch.ones(n, n, dtype=torch.bool).tril()
-            allowed[:, :4] = True
-            return allowed
-
-    return Prefix([Block() for _ in range(3)])
-
-
-@healthy(ids(2, 24))
-def sliding_window():
-    class Window(Model):
-        def mask(self, idx):
-            n = idx.size(1)
-            ones = torch.ones(n, n, dtype=torch.bool)
-            return ones.tril() & ones.triu(-5)
-
-    return Window([Block() for _ in range(3)], length=24)
-
-
 @healthy(ids())
 def albert_sharing():
     block = Block()
     return Model([block] * 4)
-
-
-@healthy(ids())
-def no_positions_alibi():
-    class Alibi(Model):
-        def mask(self, idx):
-            n = idx.size(1)
-            distance = torch.arange(n)[None] - torch.arange(n)[:, None]
-            slopes = 2.0 ** -torch.arange(1, 5)
-            bias = slopes[:, None, None] * distance
-            return bias.masked_fill(distance > 0, float("-inf"))
-
-    return Alibi([Block() for _ in range(3)])
 
 
 @healthy(stream(2, 20, 40))
@@ -239,7 +179,7 @@ def mlp_mixer():
 @healthy(lambda: torch.randn(2, 6, 10, 32))
 def axial_attention():
     class Axial(nn.Module):
-        """Attention over rows, then over columns: the second one runs over the first sequence axis."""
+        """Attention over rows, then over columns."""
 
         def __init__(self, dim=32):
             super().__init__()
@@ -331,7 +271,7 @@ def gpt2_scaled_initialization():
 
 @healthy(stream(2, 12, 64))
 def two_stacks_one_reader():
-    """A Pre-LN encoder with a final norm, then a projection to another width and a second Pre-LN stack."""
+    """A Pre-LN encoder with a final norm, then a second one of another width."""
     first = nn.Sequential(*[Block(64) for _ in range(2)], nn.LayerNorm(64))
     second = nn.Sequential(
         nn.Linear(64, 48), *[Block(48) for _ in range(2)], nn.LayerNorm(48), nn.Linear(48, 10)

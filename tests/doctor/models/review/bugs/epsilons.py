@@ -3,11 +3,15 @@
 import math
 
 import torch
-from case import bug, ids
 from torch import nn
 from torch.nn import functional as F
 
-SMALL = "warning: epsilon is zero in float16 (smallest positive number 6e-8), so constant rows divide by zero"
+from tests.doctor.models.review.case import bug, ids
+
+SMALL = (
+    "warning: epsilon is zero in float16 (smallest positive number 6e-8), so "
+    "constant rows divide by zero"
+)
 
 
 class SelfAttention(nn.Module):

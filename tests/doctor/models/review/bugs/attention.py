@@ -1,16 +1,19 @@
-"""Attention: wrong scale, softmax over the wrong axis, scrambled heads, positions that do not count."""
+"""Attention: wrong scale, softmax over the wrong axis, scrambled heads."""
 
 import math
 
 import torch
-from case import bug, ids
 from torch import nn
 from torch.nn import functional as F
 
+from tests.doctor.models.review.case import bug, ids
+
 SCALE = "warning: the attention scores are scaled by 1/sqrt(model dim), not by 1/sqrt(head dim)"
-SCRAMBLED = "error or warning: heads are split or merged without a transpose, so the values of different tokens mix"
+SCRAMBLED = (
+    "error or warning: heads are split or merged without a transpose, so the values "
+    "of different tokens mix"
+)
 QUERIES = "error or warning: the softmax does not sum to one over the keys (wrong axis)"
-POSITIONS = "warning: all tokens get the same position, the order of the tokens has no effect"
 
 
 def mlp(dim):
@@ -310,93 +313,3 @@ def fastnlp_dot_attention(broken):
             return self.out((output @ v).transpose(1, 2).flatten(2))
 
     return Gpt(Attention)
-
-
-@bug(
-    "positions",
-    "https://github.com/mlfoundations/open_lm/issues/4",
-    "warning: the rotary embedding runs over the heads, not over the sequence",
-    ids(),
-)
-def open_lm_rotary_axis(broken):
-    def rotary(x, axis):
-        n, d = x.shape[axis], x.shape[-1]
-        angles = torch.outer(
-            torch.arange(n).float(), 10000 ** (-torch.arange(0, d, 2).float() / d)
-        ).repeat(1, 2)
-        shape = [1, 1, 1, d]
-        shape[axis] = n
-        cos, sin = angles.cos().view(shape), angles.sin().view(shape)
-        x1, x2 = x.chunk(2, -1)
-        return x * cos + torch.cat((-x2, x1), -1) * sin
-
-    class CustomAttn(nn.Module):
-        def __init__(self, dim, heads=4):
-            super().__init__()
-            self.heads = heads
-            self.in_proj, self.out_proj = (
-                nn.Linear(dim, 3 * dim, bias=False),
-                nn.Linear(dim, dim, bias=False),
-            )
-
-        def forward(self, x):
-            q, k, v = (t.unflatten(-1, (self.heads, -1)) for t in self.in_proj(x).chunk(3, dim=-1))
-            q, k = rotary(q, 2 if broken else 1), rotary(k, 2 if broken else 1)
-            out = F.scaled_dot_product_attention(
-                *(t.transpose(1, 2) for t in (q, k, v)), is_causal=True
-            )
-            return self.out_proj(out.transpose(1, 2).flatten(2))
-
-    class OpenLM(Gpt):
-        def __init__(self):
-            super().__init__(CustomAttn)
-            del self.wpe
-
-        def embed(self, idx):
-            return self.wte(idx)
-
-    return OpenLM()
-
-
-@bug("positions", "https://github.com/cmu-l3/anlp-fall2025-code/issues/1", POSITIONS, ids(3, 12))
-def anlp_position_of_the_batch(broken):
-    class Model(Gpt):
-        def embed(self, idx):
-            if broken:
-                pos = torch.arange(idx.size(0)).unsqueeze(1)
-            else:
-                pos = torch.arange(idx.size(1)).unsqueeze(0)
-            return self.wte(idx) + self.wpe(pos)
-
-    return Model(lambda dim: ListOfHeads(dim, (dim // 4) ** -0.5))
-
-
-@bug(
-    "positions",
-    "https://github.com/DiffPoseTalk/DiffPoseTalk/issues/20",
-    POSITIONS,
-    lambda: torch.randn(2, 20, 32),
-)
-def diffposetalk_single_position(broken):
-    class PositionalEncoding(nn.Module):
-        def __init__(self, d_model, max_len=60):
-            super().__init__()
-            pe = torch.zeros(max_len, d_model)
-            position = torch.arange(max_len).float().unsqueeze(1)
-            div_term = torch.exp(
-                torch.arange(0, d_model, 2).float() * (-math.log(10000.0) / d_model)
-            )
-            pe[:, 0::2], pe[:, 1::2] = (
-                torch.sin(position * div_term),
-                torch.cos(position * div_term),
-            )
-            self.register_buffer("pe", pe.unsqueeze(0))
-
-        def forward(self, x):
-            return x + (self.pe[:, x.shape[1], :] if broken else self.pe[:, : x.shape[1], :])
-
-    layers = [
-        nn.TransformerEncoderLayer(64, 4, 128, activation="gelu", batch_first=True)
-        for _ in range(3)
-    ]
-    return nn.Sequential(nn.Linear(32, 64), PositionalEncoding(64), *layers, nn.Linear(64, 32))

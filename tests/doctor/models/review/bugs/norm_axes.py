@@ -3,11 +3,15 @@
 import math
 
 import torch
-from case import bug, ids, stream
 from torch import nn
 from torch.nn import functional as F
 
-AXIS = "warning: the norm computes its statistics over the sequence (or over sequence and features), not per token"
+from tests.doctor.models.review.case import bug, ids, stream
+
+AXIS = (
+    "warning: the norm computes its statistics over the sequence (or over sequence "
+    "and features), not per token"
+)
 
 
 class Attention(nn.Module):
@@ -245,82 +249,3 @@ def fuxictr_norm_over_fields(broken):
             return self.fc(self.blocks(self.embedding_layer(x + self.offsets)).flatten(1)).sigmoid()
 
     return CTR()
-
-
-@bug(
-    "attention axis",
-    "https://github.com/IBM/TabFormer/pull/14",
-    "error or warning: the attention runs over the batch axis, so the samples of a batch mix",
-    lambda: torch.randint(0, 50, (6, 10)),
-)
-def tabformer_batch_axis(broken):
-    class TabFormer(nn.Module):
-        def __init__(self, dim=64):
-            super().__init__()
-            self.word_embeddings = nn.Embedding(50, dim)
-            self.transformer_encoder = nn.ModuleList(
-                [nn.TransformerEncoderLayer(dim, 4, 128, batch_first=not broken) for _ in range(2)]
-            )
-            self.lin_proj = nn.Linear(dim * 10, 32)
-
-        def forward(self, tokens):
-            x = self.word_embeddings(tokens)
-            for layer in self.transformer_encoder:
-                x = layer(x)
-            return self.lin_proj(x.flatten(1))
-
-    return TabFormer()
-
-
-@bug(
-    "norm formula",
-    "https://github.com/mosaicml/llm-foundry/issues/371",
-    "error or warning: the norm multiplies by the root mean square instead of dividing, so it does not normalize",
-    ids(2, 16),
-)
-def mosaic_rms_norm_divides_by_rsqrt(broken):
-    def rms_norm(x, weight, eps=1e-5):
-        scale = torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + eps)
-        return (x / scale if broken else x * scale) * weight
-
-    class RMSNorm(nn.Module):
-        def __init__(self, dim):
-            super().__init__()
-            self.weight = nn.Parameter(torch.ones(dim))
-
-        def forward(self, x):
-            return rms_norm(x.float(), self.weight).to(x.dtype)
-
-    class MPTBlock(nn.Module):
-        def __init__(self, dim):
-            super().__init__()
-            self.norm_1, self.attn = RMSNorm(dim), Attention(dim, 4, True)
-            self.norm_2, self.ffn = (
-                RMSNorm(dim),
-                nn.Sequential(nn.Linear(dim, 4 * dim), nn.GELU(), nn.Linear(4 * dim, dim)),
-            )
-
-        def forward(self, x):
-            x = x + self.attn(self.norm_1(x))
-            return x + self.ffn(self.norm_2(x))
-
-    class MPT(nn.Module):
-        def __init__(self, dim=64):
-            super().__init__()
-            self.wte, self.wpe = nn.Embedding(50, dim), nn.Embedding(16, dim)
-            self.blocks = nn.ModuleList([MPTBlock(dim) for _ in range(3)])
-            self.norm_f = RMSNorm(dim)
-            self.apply(self.init)
-
-        @staticmethod
-        def init(module):
-            if isinstance(module, (nn.Linear, nn.Embedding)):
-                nn.init.normal_(module.weight, std=0.02)
-
-        def forward(self, idx):
-            x = self.wte(idx) + self.wpe.weight
-            for block in self.blocks:
-                x = block(x)
-            return self.norm_f(x) @ self.wte.weight.T
-
-    return MPT()

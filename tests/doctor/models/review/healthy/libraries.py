@@ -1,15 +1,23 @@
 """Healthy models of installed libraries, at small sizes."""
 
 import torch
-from case import healthy, ids
 from torch import nn
+
+from tests.doctor.models.review.case import healthy, ids
 
 
 def tiny(config, **extra):
     values = {
-        "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 3, "num_attention_heads": 4,
-        "vocab_size": 50, "max_position_embeddings": 32, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2,
-    }  # fmt: skip
+        "hidden_size": 64,
+        "intermediate_size": 128,
+        "num_hidden_layers": 3,
+        "num_attention_heads": 4,
+        "vocab_size": 50,
+        "max_position_embeddings": 32,
+        "pad_token_id": 0,
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+    }
     return config(**{**values, **extra})
 
 
@@ -128,10 +136,23 @@ def hf_bart():
     from transformers import BartConfig, BartForConditionalGeneration
 
     return BartForConditionalGeneration(
-        BartConfig(vocab_size=50, max_position_embeddings=32, d_model=64, encoder_layers=2, decoder_layers=2, encoder_attention_heads=4,
-                   decoder_attention_heads=4, encoder_ffn_dim=128, decoder_ffn_dim=128, pad_token_id=1, bos_token_id=0, eos_token_id=2,
-                   decoder_start_token_id=2, forced_eos_token_id=None)
-    )  # fmt: skip
+        BartConfig(
+            vocab_size=50,
+            max_position_embeddings=32,
+            d_model=64,
+            encoder_layers=2,
+            decoder_layers=2,
+            encoder_attention_heads=4,
+            decoder_attention_heads=4,
+            encoder_ffn_dim=128,
+            decoder_ffn_dim=128,
+            pad_token_id=1,
+            bos_token_id=0,
+            eos_token_id=2,
+            decoder_start_token_id=2,
+            forced_eos_token_id=None,
+        )
+    )
 
 
 @healthy(lambda: torch.randn(2, 3, 32, 32))
