@@ -175,7 +175,8 @@ class MultiHeadAttention(Sublayer):
             weights: whether to return also the probabilities
         """
         scales = (plugs.logit_scale, self.qk_norm.logit_scale, self.options.scale)
-        scale = next((scale for scale in scales if scale is not None), self.head_dim**-0.5)
+        given = [scale for scale in scales if scale is not None]
+        scale = given[0] if given else self.head_dim**-0.5
         dropout = self.dropout if self.training else 0.0
         cap, probabilities = self.options.cap, None
         # Fused kernels neither return nor cap their logits.

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 import torch
 from pydantic import Field
 from torch import Tensor
+from torch.nn import Parameter
 
 from addnorm.core.cards import Card
 from addnorm.core.errors import UserError
@@ -76,8 +77,9 @@ class Muon(Optimizer):
                 "muon: expected a trainable weight matrix in a sub-layer, got none; choose adamw"
             )
         parameters = [parameter for _, parameter in matrices]
+        # torch's own class is new in torch 2.9. On CPUs ours is faster, see there.
         on_cpu = parameters[0].device.type == "cpu"
-        muon = _PreciseMuon if on_cpu else torch.optim.Muon
+        muon = _PreciseMuon if on_cpu else getattr(torch.optim, "Muon", _PreciseMuon)
         optimizers: list[torch.optim.Optimizer] = [
             muon(
                 parameters,
@@ -94,12 +96,34 @@ class Muon(Optimizer):
         super().__init__(lr, optimizers)
 
 
-class _PreciseMuon(torch.optim.Muon):
-    """torch's Muon, computed in the dtype of the weights.
+class _PreciseMuon(torch.optim.Optimizer):
+    """The update of torch.optim.Muon, computed in the dtype of the weights.
 
     torch computes in bfloat16, which many CPUs emulate; an optimizer step then takes longer than
-    forward and backward together. Options and state are those of torch.
+    forward and backward together. Options and state are those of torch, so that a checkpoint fits
+    both.
     """
+
+    def __init__(
+        self,
+        params: list[Parameter],
+        lr: float,
+        weight_decay: float,
+        momentum: float,
+        ns_steps: int,
+        adjust_lr_fn: str,
+    ) -> None:
+        defaults = {
+            "lr": lr,
+            "weight_decay": weight_decay,
+            "momentum": momentum,
+            "nesterov": True,
+            "ns_coefficients": (3.4445, -4.775, 2.0315),
+            "eps": 1e-7,
+            "ns_steps": ns_steps,
+            "adjust_lr_fn": adjust_lr_fn,
+        }
+        super().__init__(params, defaults)
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
