@@ -38,6 +38,11 @@ from addnorm.cli.commands.translate import translate
 from addnorm.core.errors import UserError
 from addnorm.core.interrupts import clear_received_signal, interrupt_exit_code, received_signal
 
+try:
+    from typer import TyperException as CommandLineError
+except ImportError:  # typer before 0.29 raises the exceptions of click
+    from click import ClickException as CommandLineError  # type: ignore[no-redef]
+
 COMMANDS: dict[str, Callable[..., Any] | typer.Typer] = {
     "list": list_members,
     "show": show,
@@ -105,7 +110,7 @@ def _handle_exception(problem: BaseException) -> int:
     if isinstance(problem, BrokenPipeError):
         _discard_stdout()
         return EXIT_DONE  # the reader, such as `head`, has closed the pipe
-    if isinstance(problem, typer.TyperException):
+    if isinstance(problem, CommandLineError):
         context = getattr(problem, "ctx", None)
         verb = context.command_path if context else "addnorm"
         return _print_error(f"{problem.format_message().rstrip('.')}; try '{verb} --help'")

@@ -5,12 +5,13 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
+from typing_extensions import Self
 
 from addnorm.core.display import render_html
 from addnorm.core.errors import UserError

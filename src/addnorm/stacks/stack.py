@@ -263,7 +263,7 @@ class Stack(nn.Module):
     ) -> Tensor:
         x, context = self._prepare_inputs(x, mask, cond, context)
         wiring = self.wiring.with_context(mask, cond)
-        context = {"mask": mask, "cond": cond} | context
+        context = {"mask": mask, "cond": cond, **context}
         state = self._cast_state(wiring.open(x))
         shared = SharedTensors()
         run_step = self._tapped_step if self.taps.has_hooks else _plain_step

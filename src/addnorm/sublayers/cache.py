@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.fx._pytree import register_pytree_flatten_spec
 from torch.utils._pytree import SequenceKey, register_pytree_node
 
 from addnorm.core.errors import UserError
@@ -361,6 +362,8 @@ register_pytree_node(
     from_dumpable_context=lambda context: _as_tuples(context),
     flatten_with_keys_fn=lambda cache: _flatten_with_keys(cache),
 )
+# Exported programs of torch before 2.7 flatten their inputs by this second registry.
+register_pytree_flatten_spec(KVCache, lambda cache, spec: _flatten_cache(cache)[0])
 
 
 # An exported program stores its example inputs; torch loads known classes only.

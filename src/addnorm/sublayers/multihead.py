@@ -222,7 +222,8 @@ class MultiHeadAttention(Sublayer):
             weights: whether to return also the probabilities
         """
         scales = (plugs.logit_scale, self.qk_norm.logit_scale)
-        scale = next((scale for scale in scales if scale is not None), self.logit_scale)
+        given = [scale for scale in scales if scale is not None]
+        scale = given[0] if given else self.logit_scale
         dropout = self.dropout if self.training else 0.0
         cap, probabilities = self.options.cap, None
         # Fused kernels neither return nor cap their logits.
