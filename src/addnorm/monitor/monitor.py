@@ -3,11 +3,12 @@
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 from weakref import WeakSet
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
+from typing_extensions import Self
 
 from addnorm.core.errors import UserError
 from addnorm.core.rows import Row
