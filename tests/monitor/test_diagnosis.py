@@ -306,7 +306,7 @@ def test_rows_without_sites_are_accepted(name):
 
 
 def test_rows_of_addnorm_train_are_accepted():
-    fields = {"name": "gradient_norm", "stack": "decoder", "site": 0, "layer": 0, "kind": "self"}
+    fields = {"name": "update_ratio", "stack": "decoder", "site": 0, "layer": 0, "kind": "self"}
     rows = [{"step": n, "value": 1.0, **fields} for n in range(1, 9)]
     (sentence,) = diagnose_rows([*rows, {**rows[0], "step": 9, "value": 99.0}])
     assert "decoder layer 0, self" in sentence
