@@ -72,11 +72,13 @@ def time_intervals(candidates: Candidates, rounds: int, clock: Clock) -> dict[st
         return clock() - start
 
     for number in range(rounds):
-        plain, others, measured = [], [], []
+        plain: list[float] = []
+        others: list[float] = []
+        measured: list[float] = []
         for _ in range(STEPS_A_ROUND):
             for own in (others, measured):
                 pair: list[tuple[str, list[float]]] = [(OURS, own), (PEER, plain)]
-                for name, seconds in pair if number % 2 else reversed(pair):
+                for name, seconds in pair if number % 2 else pair[::-1]:
                     seconds.append(time_step(name))
         interval = (EVERY - 1) * statistics.median(others) + statistics.median(measured)
         times[OURS].append(interval)

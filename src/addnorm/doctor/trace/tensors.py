@@ -49,10 +49,10 @@ def map_tensors(value: Any, function: Any) -> Any:
     if isinstance(value, dict):
         return {key: map_tensors(part, function) for key, part in value.items()}
     if isinstance(value, MutableMapping):  # such as a BatchEncoding of transformers
-        mapped = copy.copy(value)
+        mapping = copy.copy(value)
         for key, part in value.items():
-            mapped[key] = map_tensors(part, function)
-        return mapped
+            mapping[key] = map_tensors(part, function)
+        return mapping
     if isinstance(value, list | tuple):
         parts = [map_tensors(part, function) for part in value]
         return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
