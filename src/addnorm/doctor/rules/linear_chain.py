@@ -15,8 +15,8 @@ BETWEEN = DROPOUT | CASTS | {"contiguous", "clone", "alias", "identity"}
 def linear_chain(context: RuleContext) -> Iterator[Finding]:
     """Report a matrix that only another matrix reads, if one matrix could do the same.
 
-    A narrow inner width is a factorization, as in LoRA. Both must be trainable, used once, and parts
-    of one module: the last matrix of an attention and the head that reads it are not a mistake.
+    A narrow inner width is a factorization, as in LoRA. Both must be trainable, used once and parts
+    of one module: the last matrix of an attention and the head that reads it are no mistake.
     """
     uses: dict[str, int] = {}
     for node in context.graph:
