@@ -198,6 +198,20 @@ def test_mask_that_swallows_scores():
     assert rules(stack(attend=masked(0.0, -1e9))) == {}
 
 
+def test_rows_of_padding_swallow_nothing_else():
+    """The first queries are padding: some of their scores are the smallest number, some -inf."""
+
+    def attend(self, x):
+        q, k, v = (split(t) for t in self.qkv(x).chunk(3, -1))
+        low = torch.finfo(x.dtype).min
+        later = torch.full((x.shape[1], x.shape[1]), low).triu(1)
+        padding = torch.zeros(x.shape[1]).masked_fill(torch.arange(x.shape[1]) < 2, low)
+        scores = q @ k.mT / math.sqrt(q.shape[-1]) + (later + padding)
+        return merge(scores.softmax(-1) @ v)
+
+    assert "swallowed_scores" not in rules(stack(attend=attend))
+
+
 # Positions
 
 
