@@ -4,7 +4,7 @@ Run from the root of the repository; with PYTHONPATH at another checkout's `src`
 measured:
 
     PYTHONPATH=src:. python benchmarks/historic_bugs.py
-    PYTHONPATH=src:. python benchmarks/historic_bugs.py --review padding    # one kind, with messages
+    PYTHONPATH=src:. python benchmarks/historic_bugs.py --review padding  # one kind
 """
 
 import argparse
@@ -29,7 +29,7 @@ def measure(cases):
 
 
 def measure_review(text, *, batch, verbose):
-    """Print each bug of a batch of the review whose name or kind contains a text, and the totals."""
+    """Print each bug of a batch whose name or kind contains a text, and the totals."""
     cases = [c for c in review.CASES.values() if c.batch == batch and text in f"{c.name} {c.kind}"]
     models = [m for m in review.HEALTHY.values() if m.batch == batch and text in m.name]
     found, alarms = 0, 0

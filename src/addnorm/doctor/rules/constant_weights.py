@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from torch import Tensor
 
 from addnorm.doctor.analysis.results import AddAnalysis
+from addnorm.doctor.graph.nodes import Operand
 from addnorm.doctor.graph.ops import NAMED_NORMS, SCALES, is_mixing
 from addnorm.doctor.report import Finding
 from addnorm.doctor.rule_context import RuleContext
@@ -42,8 +43,8 @@ def constant_weights(context: RuleContext) -> Iterator[Finding]:
         yield Finding(
             "constant_weights", "error", context.module_path(closed[0]),
             f"{len(closed)} of {len(context.blocks)} branches are multiplied by a constant zero, "
-            "so their output is constant and their matrices get no gradient; set the constant, for "
-            "instance a buffer that was left uninitialized",
+            "so they do not depend on their input and matrices get no gradient; set the constant, "
+            "for instance a buffer that was left uninitialized",
             {"weights": list(names[:4]), "largest gradient": 0.0},
         )  # fmt: skip
     elif _is_dead(context):
@@ -96,16 +97,20 @@ def _has_bias(context: RuleContext, index: int) -> bool:
 
 def _is_closed(context: RuleContext, block: AddAnalysis) -> bool:
     """Return whether a constant zero, that no training changes, closes a branch."""
-    names = context.branch_weights(block)
     gradients = context.trace.gradients.weights
-    if not names or any(gradients.get(name, 0.0) for name in names):
+    names = [n for n in context.branch_weights(block) if context.is_trainable(n)]
+    is_dead = any(gradients.get(name) == 0 for name in names)
+    if not names or not (is_dead or context.add_stats(block.add).get("branch_variance") == 0):
         return False
-    nodes = [context.graph[i] for i in block.add.path - {block.add.fork}]
     return any(
-        node.op == "mul" and any(o.kind == "constant" and o.value == 0 and math.prod(o.shape) == 1
-                                 for o in node.operands)
-        for node in nodes
-    )  # fmt: skip
+        context.graph[index].op == "mul" and any(map(_is_zero, context.graph[index].operands))
+        for index in block.add.path - {block.add.fork}
+    )
+
+
+def _is_zero(operand: Operand) -> bool:
+    is_scalar = operand.kind == "constant" and math.prod(operand.shape) == 1
+    return is_scalar and operand.value == 0
 
 
 def _is_constant(context: RuleContext, block: AddAnalysis) -> bool:

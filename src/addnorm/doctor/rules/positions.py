@@ -14,7 +14,7 @@ from addnorm.doctor.analysis.axis_mixing import trace_axes
 from addnorm.doctor.analysis.results import AddAnalysis
 from addnorm.doctor.graph.axis_layout import collect_origins
 from addnorm.doctor.graph.nodes import Node, Operand, Shape
-from addnorm.doctor.graph.ops import EMBEDDINGS, LOOKUPS
+from addnorm.doctor.graph.ops import EMBEDDINGS, LOOKUPS, is_mixing
 from addnorm.doctor.report import Finding
 from addnorm.doctor.rule_context import RuleContext
 from addnorm.doctor.rules.base import rule
@@ -68,8 +68,8 @@ def _tables(context: RuleContext) -> Iterator[Tensor]:
 def _lookups(context: RuleContext, node: Node) -> Iterator[Operand]:
     """Yield the weights of which a node, or one that it is computed from, reads some rows."""
     for _ in range(8):
-        if node.op in EMBEDDINGS | LOOKUPS | {"select"}:
-            names = [o for o in node.operands if o.kind == "weight"]
+        names = [o for o in node.operands if o.kind == "weight"]
+        if names and node.op in EMBEDDINGS | LOOKUPS | {"select"}:
             readers = sum(
                 o.kind == "weight" and o.name in {n.name for n in names}
                 for other in context.graph
@@ -91,7 +91,7 @@ def _tells_tokens_apart(context: RuleContext, length: int) -> bool:
     """Return whether a weight or a constant other than a causal mask has an entry per token."""
     graph = context.graph
     for node in graph:
-        if not node.active:
+        if not node.active or is_mixing(node.op):
             continue
         for operand in node.operands:
             if operand.kind == "node":
@@ -100,8 +100,9 @@ def _tells_tokens_apart(context: RuleContext, length: int) -> bool:
                 is_table = not source.active and not source.depends_on_input
             else:
                 shape, is_mask = operand.shape, bool(operand.causal_offset)
-                is_table = operand.kind == "constant"
-            if is_table and not is_mask and length in shape[:-1] and shape[-1] != length:
+                is_table = operand.kind in ("constant", "weight")
+            is_lookup = node.op in EMBEDDINGS | LOOKUPS
+            if is_table and not is_mask and not is_lookup and length in shape[:-1]:
                 return True
     return False
 

@@ -13,6 +13,8 @@ MIN_FEATURES = 8
 """Fewest numbers of a gain whose signs show that it is random."""
 RANDOM_SIGNS = (0.2, 0.8)
 """Share of negative numbers in gains that are drawn around zero; trained gains have one sign."""
+MAX_DEVIATION = 0.5
+"""Deviation up to which random gains make features vanish; wider ones mostly flip signs."""
 
 
 @rule("random_gains")
@@ -50,6 +52,8 @@ def _gain_names(context: RuleContext, norm: Norm) -> list[str]:
 def _is_random(gain: Tensor) -> bool:
     values = gain.flatten()
     if values.numel() < MIN_FEATURES or not bool((values != values[0]).any()):
+        return False
+    if float(values.std()) > MAX_DEVIATION:
         return False
     low, high = RANDOM_SIGNS
     return low < float((values < 0).float().mean()) < high

@@ -42,6 +42,7 @@ class Scores:
 
     @property
     def is_scaled(self) -> bool:
+        """Whether the scores are divided by something, or may be bounded."""
         return self.factor is None or self.factor < 1
 
 

@@ -66,7 +66,7 @@ def swallowed_scores(context: RuleContext) -> Iterator[Finding]:
     swallowed = [
         a
         for a in attentions
-        if a.max_logit > FILL_SIZE and a.logit_deviation < ROUNDING * a.max_logit
+        if a.min_logit > FILL_SIZE and a.logit_deviation < ROUNDING * a.max_logit
     ]
     if swallowed:
         yield Finding(

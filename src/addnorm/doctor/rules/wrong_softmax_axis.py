@@ -16,6 +16,7 @@ from addnorm.doctor.rules.base import rule
 
 SAME_AXES = DROPOUT | CASTS | {"contiguous", "clone", "alias", "identity"}
 """Operations that keep the order of axes."""
+RESHAPES = frozenset({"view", "reshape", "unflatten", "view_as", "reshape_as"})
 BEFORE_SOFTMAX = PASS_THROUGH | SLICES | {"mul", "div", "add", "sub"}
 
 
@@ -26,7 +27,7 @@ def wrong_softmax_axis(context: RuleContext) -> Iterator[Finding]:
     Silent if the weights are divided by a sum afterwards, as in slot attention, or transposed.
     """
     graph = context.graph
-    wrong = []
+    wrong, joint = [], []
     for node in graph:
         dim = node.detail.get("dim")
         if node.op != "softmax" or not isinstance(dim, int) or not _is_scores(graph, node):
@@ -34,6 +35,8 @@ def wrong_softmax_axis(context: RuleContext) -> Iterator[Finding]:
         summed = _find_summed_axes(graph, node)
         if summed and dim % len(node.shape) not in summed:
             wrong.append((node, dim, summed))
+        elif _is_split_unsummed(graph, node, dim % len(node.shape)):
+            joint.append(node)
     if wrong:
         node, dim, summed = wrong[0]
         yield Finding(
@@ -42,6 +45,14 @@ def wrong_softmax_axis(context: RuleContext) -> Iterator[Finding]:
             f"summed along axis {summed[0]}, so the weights of a query do not sum to 1; use "
             f"softmax(dim={summed[0]})",
             {"shape": node.shape, "attentions": len(wrong)},
+        )  # fmt: skip
+    elif joint:
+        yield Finding(
+            "wrong_softmax_axis", "error", joint[0].path,
+            "the softmax runs over several axes of the scores together, such as heads and keys, "
+            "and values are summed along one of them, so the weights of a head do not sum to 1; "
+            "apply the softmax to the axis of keys only",
+            {"shape": joint[0].shape, "attentions": len(joint)},
         )  # fmt: skip
 
 
@@ -71,3 +82,18 @@ def _find_summed_axes(graph: Graph, node: Node) -> tuple[int, ...]:
         return ()
     axes = find_operand_axes(graph, product.index, position=operands.index(node.index))
     return () if axes is None else axes.summed
+
+
+def _is_split_unsummed(graph: Graph, node: Node, dim: int) -> bool:
+    """Return whether the softmax runs over joined axes of which the values are summed along some.
+
+    softmax(scores.flatten(2)).view(B, Q, H, K) @ values    sums over K, but not over H
+    """
+    if len(node.users) != 1 or graph[node.users[0]].op not in RESHAPES:
+        return False
+    view = graph[node.users[0]]
+    if view.shape[:dim] != node.shape[:dim] or dim != len(node.shape) - 1:
+        return False
+    split = {i for i in range(dim, len(view.shape)) if view.shape[i] > 1}
+    summed = set(_find_summed_axes(graph, view))
+    return len(split) > 1 and bool(summed & split) and not split <= summed

@@ -64,6 +64,8 @@ class Attention:
     """Standard deviation of the logits that are not masked, within the rows."""
     visible: Visibility = "others"
     """Which tokens the masks leave to each token of a square attention."""
+    min_logit: float = math.nan
+    """Smallest absolute logit that is not masked."""
     has_blind_query: bool = False
     """Whether all logits of some query are minus infinity, so that its weights are NaN."""
 
@@ -162,7 +164,7 @@ class StatsCollector:
                 reading = read_logits(call.op, call.args, call.kwargs)
                 if reading is None:
                     return
-                max_logit, entropy, deviation = _measure_logits(reading.logits)
+                max_logit, min_logit, entropy, deviation = _measure_logits(reading.logits)
                 attention = Attention(
                     path=path,
                     node=node,
@@ -172,6 +174,7 @@ class StatsCollector:
                     max_logit=max_logit,
                     entropy=entropy,
                     logit_deviation=deviation,
+                    min_logit=min_logit,
                     visible=_find_visible(reading.logits) if reading.is_square else "others",
                     has_blind_query=bool((reading.logits[:1] == -math.inf).all(-1).any()),
                 )
@@ -268,16 +271,20 @@ def _is_prefix(visible: Tensor) -> bool:
     return 1 < prefix < len(visible) and bool(inside)
 
 
-def _measure_logits(logits: Tensor) -> tuple[float, float, float]:
-    """Return largest absolute logit, relative entropy and deviation of the first example."""
+def _measure_logits(logits: Tensor) -> tuple[float, float, float, float]:
+    """Return largest and smallest absolute logit, relative entropy and deviation of one example."""
     logits = logits[:1].float()
     hidden = find_masked(logits)
     visible = logits[~hidden]
-    max_logit = float(visible.abs().max()) if visible.numel() else math.nan
+    sizes = visible.abs()
+    max_logit, min_logit = (
+        (float(sizes.max()), float(sizes.min())) if visible.numel() else (math.nan, math.nan)
+    )
     if logits.shape[-1] < 2:
-        return max_logit, math.nan, math.nan
+        return max_logit, min_logit, math.nan, math.nan
     means = logits.masked_fill(hidden, 0.0).sum(-1, keepdim=True) / (~hidden).sum(-1, keepdim=True)
     deviation = float((logits - means)[~hidden].square().mean().sqrt())
     weights = logits.softmax(-1)
     entropy = -(weights * weights.clamp_min(1e-20).log()).sum(-1)
-    return max_logit, float(entropy.nanmean()) / math.log(logits.shape[-1]), deviation
+    share = float(entropy.nanmean()) / math.log(logits.shape[-1])
+    return max_logit, min_logit, share, deviation

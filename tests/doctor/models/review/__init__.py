@@ -49,7 +49,7 @@ def examine_case(case, *, broken):
     torch.manual_seed(1)
     build = partial(case.build, broken)
     options = {"config": case.options, "build": build} if case.options else {}
-    return _examine(build(**case.options), example, **options)
+    return _examine(partial(build, **case.options), example, **options)
 
 
 def examine_healthy(model):
@@ -57,13 +57,13 @@ def examine_healthy(model):
     torch.manual_seed(0)
     example = model.inputs()
     torch.manual_seed(1)
-    return _examine(model.build(), example)
+    return _examine(model.build, example)
 
 
-def _examine(model, example, **options):
-    with warnings.catch_warnings():
+def _examine(make, example, **options):
+    with warnings.catch_warnings():  # libraries warn while they build
         warnings.simplefilter("ignore")
-        report = addnorm.doctor(model, example, **options)
+        report = addnorm.doctor(make(), example, **options)
     return [finding for finding in report.findings if finding.severity != "info"]
 
 

@@ -42,6 +42,7 @@ from addnorm.doctor.rules.probing.padding_ids import (
 )
 from addnorm.doctor.rules.probing.perturb import (
     NOTICEABLE_CHANGE,
+    find_stream_input,
     perturbed_values,
     relative_change,
 )
@@ -156,9 +157,19 @@ def _hidden_change(
     is_whole = kept[0].shape == before.shape and before.dim() > 2
     if change <= NOTICEABLE_CHANGE and before.dim() <= 2:
         return max(change, _pooled_change(context, example, hidden))
-    if change > NOTICEABLE_CHANGE and is_whole:
+    if change > NOTICEABLE_CHANGE and is_whole and not _is_of_other_tokens(context, before, tokens):
         return _shortened_change(context, example, hidden=hidden, outputs=(before, after))
     return change
+
+
+def _is_of_other_tokens(context: RuleContext, out: Tensor, tokens: str) -> bool:
+    """Return whether an output has an entry for each token of another input than `tokens`."""
+    names = named_inputs(context)
+    target = find_stream_input(context, names)
+    if target is None or target == tokens or names[target].dim() < 2:
+        return False
+    length = names[target].shape[1]
+    return length in out.shape[1:-1] and length != names[tokens].shape[1]
 
 
 def _pooled_change(context: RuleContext, example: Any, hidden: Tensor) -> float:

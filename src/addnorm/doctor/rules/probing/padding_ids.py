@@ -167,7 +167,7 @@ def _is_padded(hidden: Tensor) -> bool:
     counts = hidden.sum(1)
     ends = torch.arange(hidden.shape[1], device=hidden.device) >= hidden.shape[1] - counts[:, None]
     is_padding = torch.equal(hidden, ends) and int(counts.max()) >= MIN_PADDING
-    return is_padding and int(counts.max()) < hidden.shape[1] and len(counts.unique()) > 1
+    return is_padding and int(counts.max()) < hidden.shape[1] and len(set(counts.tolist())) > 1
 
 
 def row_change(
