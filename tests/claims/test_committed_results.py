@@ -21,7 +21,6 @@ WAITING: set[str] = {
     "ft_transformer_first_norm",
     "ft_transformer_first_norm_on_california",
     "post_ln_needs_warmup_on_multi30k",
-    "radam_replaces_warmup",
     "rms_norm_equals_layer_norm_on_wikitext",
 }
 """Claims whose standard budget has not been run yet by the current settings."""
