@@ -20,11 +20,8 @@ WAITING: set[str] = {
     "false_pre_ln_is_post_ln",
     "ft_transformer_first_norm",
     "ft_transformer_first_norm_on_california",
-    "gradient_product",
     "post_ln_needs_warmup_on_multi30k",
-    "radam_replaces_warmup",
     "rms_norm_equals_layer_norm_on_wikitext",
-    "t_fixup_trains_deep",
 }
 """Claims whose standard budget has not been run yet by the current settings."""
 
