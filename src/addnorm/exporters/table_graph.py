@@ -78,12 +78,12 @@ class _GraphBuilder:
         self.outputs: list[Any] = []
 
     def input(self, name: str, kind: int, *sizes: int) -> str:
-        shape = ["rows", *sizes]
+        shape: list[str | int | None] = ["rows", *sizes]
         self.inputs.append(helper.make_tensor_value_info(name, kind, shape))
         return name
 
     def output(self, name: str, kind: int, rank: int = 1) -> None:
-        shape = ["rows", *[None] * (rank - 1)]
+        shape: list[str | int | None] = ["rows", *[None] * (rank - 1)]
         self.outputs.append(helper.make_tensor_value_info(name, kind, shape))
 
     def constant(self, value: Any) -> str:
