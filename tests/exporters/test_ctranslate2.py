@@ -239,7 +239,11 @@ def test_vocabulary_must_fit_the_table():
 
 
 FOLDED = ["deepnorm", "rezero", "rezero(post_norm=True)", "layer_scale", "ln_scaling", "fixup"]
-FOLDED += ["drop_path(deepnorm, rate=0.1)", "pre_ln(residual_multiplier=0.3)"]
+FOLDED += [
+    "drop_path(deepnorm, rate=0.1)",
+    "scaled(pre_ln, 0.3)",
+    "drop_path(scaled(post_ln, 0.5))",
+]
 
 
 @pytest.mark.parametrize("wiring", FOLDED)

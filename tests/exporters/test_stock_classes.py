@@ -239,7 +239,7 @@ def test_requested_class_is_written_or_refused(tmp_path):
     [
         ("deepnorm", "MarianMTModel"),
         ("layer_scale", "BlenderbotForConditionalGeneration"),
-        ("pre_ln(residual_multiplier=0.3)", "BlenderbotForConditionalGeneration"),
+        ("scaled(pre_ln, 0.3)", "BlenderbotForConditionalGeneration"),
         ("false_pre_ln(final_norm=True)", "BartForConditionalGeneration"),
     ],
 )

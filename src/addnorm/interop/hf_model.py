@@ -282,8 +282,14 @@ class HFModel(TrainingInterface):
             f"greedy: expected a language model with a head, got {self.origin.model_class.__name__}"
         )
 
+    def rewire(self, **changes: Any) -> tuple[Any, Any]:
+        """Return a model of another arrangement and a report; see `addnorm.rewire`."""
+        from addnorm import rewire
+
+        return rewire(self, **changes)
+
     def save(self, folder: str | Path) -> None:
-        """Save the model as a folder of its original class, which `addnorm.load` reads, too.
+        """Save the model as a folder of the class that `to_hf` returns, for `addnorm.load`, too.
 
         Raises:
             UserError: as `to_hf`

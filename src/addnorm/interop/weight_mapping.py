@@ -21,6 +21,7 @@ from addnorm.core.errors import UserError
 from addnorm.interop.family import Constant, Family, HeadVariant, WeightRule
 from addnorm.models import Model
 from addnorm.stacks import Decoder, Encoder
+from addnorm.wirings.decorator_base import Decorator
 
 Shapes = Sequence[torch.Size]
 
@@ -260,17 +261,20 @@ class WeightMapper:
         stack = getattr(self.model, stack_name, None)
         if not isinstance(stack, Encoder | Decoder):
             return ours
+        path, wiring = "wiring", stack.wiring
+        while isinstance(wiring, Decorator):  # Granite: scaled(pre_ln)
+            path, wiring = f"{path}.inner", wiring.inner
         if not rest.startswith("{i}."):
-            return ours.replace(".final_norm", ".wiring.final_norm")
+            return ours.replace(".final_norm", f".{path}.final_norm")
         kinds = stack.plan.kinds
         _, kind, rest = rest.split(".", 2)
         site = layer * len(kinds) + kinds.index(kind)
         attribute = {"norm": "norms", "outer_norm": "outer_norms"}.get(rest)
         if attribute is None:
             return f"{stack_name}.sublayers.{site}.{rest}"
-        norms = getattr(stack.wiring, attribute, ())
+        norms = getattr(wiring, attribute, ())
         index = layer if len(norms) == stack.plan.depth else site  # one norm per layer, or per site
-        return f"{stack_name}.wiring.{attribute}.{index}"
+        return f"{stack_name}.{path}.{attribute}.{index}"
 
     def _check_constant(self, constant: Constant, name: str, value: Tensor) -> None:
         if constant.value == "unused":

@@ -18,6 +18,7 @@ from addnorm.core.validation import (
     Width,
 )
 from addnorm.norms.base import registry as norms
+from addnorm.scales import Scale, make_scale
 from addnorm.stacks.layer_config import LayerConfig
 from addnorm.sublayers.positions import registry as positions
 from addnorm.wirings.base import registry as wirings
@@ -69,6 +70,9 @@ class Config(FrozenConfig):
     """Wiring of the sub-layers, as a call string."""
     norm: str = "layer"
     """Norm that the wiring uses, as a call string."""
+    scale: str | None = None
+    """Rule for another size than that of a base model, as a call string: mup, depth_mup, completep.
+    A number is the former form of `attention_scale`."""
     encoder_wiring: str | None = None
     """Wiring of the encoder; `wiring` if None (seq2seq)."""
     encoder_norm: str | None = None
@@ -116,12 +120,25 @@ class Config(FrozenConfig):
     """Whether the attention's output projection has a bias; `bias` if None."""
     ffn_bias: bool | None = None
     """Whether the feed-forward has biases; `bias` if None."""
-    scale: PositiveFloat | None = None
+    attention_scale: PositiveFloat | None = None
     """Factor on query-key products; 1 / sqrt(head_dim) if None."""
     cap: PositiveFloat | None = None
     """Soft cap of the attention logits."""
     window: Size | tuple[Size | None, ...] | None = None
     """Window of self-attention in tokens; a tuple is repeated over the layers."""
+
+    gate: Literal["none", "element", "head"] = "none"
+    """Sigmoid gate of the outputs of attention heads."""
+    sink: Literal["none", "learned", "off_by_one"] = "none"
+    """Addend of the denominator of attention's softmax: learned per head, or 1."""
+    exclusive: bool = False
+    """Whether self-attention returns nothing along a token's own value."""
+    value_residual: Literal["none", "half", "scalar", "token"] = "none"
+    """Mixture of the values of self-attention with those of the first layer."""
+    value_embed: bool = False
+    """Whether every second layer has a table of values per token (lm, prefix_lm)."""
+    canon: str = ""
+    """Places of Canon layers, letters of ABCD (lm, prefix_lm)."""
 
     classes: Size | None = None
     """Number of classes; None returns the hidden states (classifier)."""
@@ -154,8 +171,19 @@ class Config(FrozenConfig):
         """Return a copy with some fields changed."""
         return Config(**self.model_dump() | changes)
 
+    @model_validator(mode="before")
+    @classmethod
+    def _rename_number(cls, values: Any) -> Any:
+        """Read a number in `scale` as `attention_scale`, as files of earlier versions have it."""
+        number = values.get("scale") if isinstance(values, dict) else None
+        if isinstance(number, int | float) and not isinstance(number, bool):
+            values = values | {"scale": None, "attention_scale": number}
+        return values
+
     @model_validator(mode="after")
     def _check_consistency(self) -> "Config":
+        if self.scale is not None:
+            make_scale(self.scale)
         for wiring in (self.wiring, self.encoder_wiring or self.wiring):
             wirings.resolve(wiring)
         own = (self.norm, self.encoder_norm or self.norm, self.embed_norm, self.table_norm)
@@ -242,8 +270,9 @@ class Config(FrozenConfig):
 
     @property
     def embedding_factor(self) -> float:
-        """Value of `embed_scale` as a number."""
-        return math.sqrt(self.dim) if self.embed_scale == "sqrt_dim" else float(self.embed_scale)
+        """Value of `embed_scale` as a number; with a scale, that of the base model."""
+        is_root = self.embed_scale == "sqrt_dim"
+        return math.sqrt(self.base_dim) if is_root else float(self.embed_scale)
 
     @property
     def head_layer_activation(self) -> str:
@@ -252,17 +281,29 @@ class Config(FrozenConfig):
 
     @property
     def head_factor(self) -> float:
-        """Value of `head_scale` as a number."""
-        return self.dim**-0.5 if self.head_scale == "rsqrt_dim" else float(self.head_scale)
+        """Value of `head_scale` as a number; with a scale, that of the base model over m_N."""
+        is_root = self.head_scale == "rsqrt_dim"
+        factor = self.base_dim**-0.5 if is_root else float(self.head_scale)
+        return factor if self.scale is None else factor * self._rule.output_multiplier(self.dim)
+
+    @property
+    def base_dim(self) -> int:
+        """Width of the base model of the scale; `dim` without one."""
+        return self.dim if self.scale is None else self._rule.base_dim or self.dim
+
+    @property
+    def _rule(self) -> Scale:
+        assert self.scale is not None
+        return make_scale(self.scale)
 
     @property
     def layer_options(self) -> dict[str, Any]:
-        """Fields that `LayerConfig` takes."""
+        """Fields that `Encoder` and `Decoder` take besides their arguments."""
         return {
             name: getattr(self, name)
-            for name in LayerConfig.__dataclass_fields__
+            for name in (*LayerConfig.__dataclass_fields__, "attention_scale")
             if name in _FIELD_NAMES
-        }
+        } | {"value_embed": self.vocab if self.value_embed else None}
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields that differ from their defaults."""
@@ -298,6 +339,8 @@ _FIELD_KINDS = {
     "head_bias": ("lm", "prefix_lm", "masked_lm", "seq2seq"),
     "head_scale": ("lm", "prefix_lm", "masked_lm", "seq2seq"),
     "head_cap": ("lm", "prefix_lm", "masked_lm", "seq2seq"),
+    "value_embed": ("lm", "prefix_lm"),
+    "canon": ("lm", "prefix_lm"),
     "channels": ("classifier",),
     "head_layer": ("masked_lm",),
     "head_activation": ("masked_lm",),

@@ -15,7 +15,7 @@ from addnorm.models.keyword_inputs import accept_keyword_inputs
 from addnorm.norms import make_norm
 from addnorm.stacks import Decoder, Encoder
 from addnorm.sublayers import KVCache, masks
-from addnorm.sublayers.feedforward import PLAIN_ACTIVATIONS
+from addnorm.sublayers.activations import PLAIN_ACTIVATIONS
 
 
 class LanguageModel(Model):
@@ -66,8 +66,9 @@ class LanguageModel(Model):
         visible: (B, L, L) boolean, tokens that may be attended to instead of a causal mask
         """
         x = self.dropout(self.embed(ids))
+        context = {"ids": ids} if self.decoder.takes_ids else {}
         return self.decoder(
-            x, mask=mask, cache=cache, position_index=position_index, visible=visible
+            x, mask=mask, cache=cache, position_index=position_index, visible=visible, **context
         )
 
     @accept_keyword_inputs(input_ids="ids", attention_mask="mask", position_ids="position_index")

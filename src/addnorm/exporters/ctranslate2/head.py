@@ -9,7 +9,7 @@ from torch import Tensor
 from addnorm.models import Config
 from addnorm.models.classifier import ACTIVATIONS
 from addnorm.norms import Norm, make_norm
-from addnorm.sublayers.feedforward import PLAIN_ACTIVATIONS
+from addnorm.sublayers.activations import PLAIN_ACTIVATIONS
 
 
 def apply_head(

@@ -103,6 +103,10 @@ class StackWriter:
         attention = self.stack.sublayers[0]
         assert isinstance(first, FeedForward) and isinstance(attention, SelfAttention)
         wiring, positions = self.wiring, self.stack.positions
+        for name, value in self.config.attention_options.items():
+            raise refuse(f"{self.side} layer 0", f"{name}={value}")
+        if first.activation not in ACTIVATIONS:
+            raise refuse(f"{self.side} layer 0, ffn", f"the activation {first.activation}")
         options: dict[str, Any] = {
             "pre_norm": not isinstance(wiring, PostLN),
             "no_final_norm": True,
@@ -152,7 +156,7 @@ class StackWriter:
         name, norm_name, outer_name = ATTRIBUTES[kind]
         site = f"{self.side} layer {number}, {kind}"
         sublayer, spec, wiring = self.stack.sublayers[index], getattr(layer, name), self.wiring
-        scale = wiring.residual_multiplier if isinstance(wiring, PreLN) else 1.0
+        scale = 1.0
         if isinstance(wiring, Sandwich):
             outer = wiring.outer_norms[index]
             scale = self.norms.input_scale(outer, site)
@@ -208,8 +212,8 @@ class StackWriter:
         for linear, parts in zip(spec.linear, groups, strict=False):
             set_linear(linear, *_stack_rows(parts))
         set_linear(spec.linear[-1], *_scaled(attention.out_proj, scale))
-        if attention.options.scale is not None:
-            spec.queries_scale = np.float32(attention.options.scale)
+        if attention.logit_scale != attention.head_dim**-0.5:
+            spec.queries_scale = np.float32(attention.logit_scale)
         positions = self.stack.positions
         if isinstance(positions, T5Bias) and isinstance(attention, SelfAttention):
             spec.relative_attention_bias = to_array(positions.table)

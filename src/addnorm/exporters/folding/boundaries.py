@@ -59,13 +59,13 @@ def bake_table_norm(work: Workspace) -> bool:
 
 def fold_attention_scale(work: Workspace) -> bool:
     """scale * q . k = (scale sqrt(K) q) . k / sqrt(K): the factor goes into query weights."""
-    scale = work.get("scale")
+    scale = work.get("attention_scale")
     attentions = [each for each in work.model.modules() if isinstance(each, MultiHeadAttention)]
     if scale is None or any(each.has_qk_norm for each in attentions):
         return False
     for each in attentions:
         laws.scale_outputs([each.q_proj], scale * each.head_dim**0.5)
-    work.changes["scale"] = None
+    work.changes["attention_scale"] = None
     return True
 
 

@@ -190,7 +190,7 @@ def write_config(f: Facts, **changes: Any) -> dict[str, Any]:
         "relative_attention_num_buckets": options.get("buckets", 32),
         "relative_attention_max_distance": options.get("distance", 128),
         "sliding_window": c.window if isinstance(c.window, int) else None,
-        "scale_attn_weights": c.scale != 1.0,
+        "scale_attn_weights": c.attention_scale != 1.0,
         "activation_dropout": c.activation_dropout,
         "afn": {"gelu_tanh": "gelu", "silu": "swish"}.get(c.activation, c.activation),
         "feed_forward_proj": ("gated-" if gated else "") + f.activation,
