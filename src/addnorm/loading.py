@@ -3,24 +3,13 @@
 from pathlib import Path
 from typing import Any
 
-from safetensors.torch import load_file
-from torch import Tensor
-
 from addnorm import models
-from addnorm.core.errors import UserError
-from addnorm.core.files import read_json
 from addnorm.core.validation import check_path
 from addnorm.models import Config
-from addnorm.models.base import CONFIG_FILE, WEIGHTS_FILE
-from addnorm.models.build import build_with_weights
+from addnorm.models.wrapped_folder import load_wrapped_model, read_hf_config
 from addnorm.train.checkpoint import STATE_FILE
 from addnorm.train.run_folder import CONFIG as RUN_CONFIG
 from addnorm.train.trained_run import load_run_model
-
-WEIGHTS_INDEX = "model.safetensors.index.json"
-"""Index of weights that transformers saved in several files."""
-WRAPPED_PREFIX = "model."
-"""Prefix of the weights in the classes of `addnorm.interop.auto`."""
 
 
 def load(folder: str | Path) -> Any:
@@ -41,24 +30,11 @@ def load(folder: str | Path) -> Any:
     path = Path(folder)
     if (path / RUN_CONFIG).is_file() or (path / STATE_FILE).is_file():
         return load_run_model(path)
-    values = read_json(path / CONFIG_FILE) if (path / CONFIG_FILE).is_file() else None
-    if not isinstance(values, dict) or "model_type" not in values:
+    values = read_hf_config(path)
+    if values is None:
         return models.load(path)
     if values["model_type"] == Config.model_type:
-        config = Config.from_dict(values.get("model", {}))
-        return build_with_weights(config, _read_wrapped_weights(path), source=path)
+        return load_wrapped_model(path, values)
     from addnorm.interop import load_hf  # imports transformers
 
     return load_hf(path)
-
-
-def _read_wrapped_weights(folder: Path) -> dict[str, Tensor]:
-    """Return the weights of an addnorm model that transformers saved."""
-    index = read_json(folder / WEIGHTS_INDEX) if (folder / WEIGHTS_INDEX).is_file() else {}
-    names = sorted(set(index.get("weight_map", {}).values())) or [WEIGHTS_FILE]
-    weights: dict[str, Tensor] = {}
-    for name in names:
-        if not (folder / name).is_file():
-            raise UserError(f"{folder}: expected the weights {name}, got none")
-        weights |= load_file(folder / name)
-    return {name.removeprefix(WRAPPED_PREFIX): value for name, value in weights.items()}

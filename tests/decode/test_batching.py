@@ -162,7 +162,10 @@ def test_padding_side():
 
 def test_length_limits_are_those_of_learned_positions():
     assert length_limits(make_model("lm", positions="learned(length=17)")) == (17, 17)
+    assert length_limits(make_model("lm", positions="learned_t5(length=17)")) == (17, 17)
     assert length_limits(make_model("lm")) == (None, None)
+    rotary = "rotary(scaling=llama3, length=8)"  # trained on 8 tokens, but no limit
+    assert length_limits(make_model("lm", positions=rotary)) == (None, None)
 
 
 def test_no_sentences_give_no_results():

@@ -350,3 +350,6 @@ def test_a_folder_of_transformers_with_our_class_is_exported(tmp_path):
     addnorm.to_hf(model).save_pretrained(tmp_path / "hf")
     report = addnorm.export(tmp_path / "hf", to="torch", out=tmp_path / "out")
     assert report.form == "b2t"
+    (tmp_path / "hf" / "config.json").write_text('{"model_type": "bert"}')
+    with pytest.raises(UserError, match=r"got 'bert' of transformers; load it with addnorm\.load"):
+        addnorm.export(tmp_path / "hf", to="torch", out=tmp_path / "other")

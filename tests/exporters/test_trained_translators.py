@@ -1,11 +1,12 @@
 """Trained translators decode equally after export, in float32, and nearly so in int8."""
 
 import pytest
+import torch
 
 import addnorm
 from addnorm.data.corpus import write_corpus
 from addnorm.data.demo.dates import make_dates
-from addnorm.data.tokenizer import END, START
+from addnorm.data.tokenizer import END, PAD, START, UNKNOWN
 from addnorm.decode import DecodingOptions, Sentence, decode
 from addnorm.exporters import open_engine, open_exported_run
 from addnorm.tasks import translate_texts
@@ -42,25 +43,48 @@ def make_sentences(run):
     ]
 
 
+def score(run, sentence, tokens):
+    """Return our score of a hypothesis, and that of a search among the tokens it may generate."""
+    target = torch.tensor([[START, *tokens]])
+    logits = run.model(torch.tensor([sentence.source]), target)[0].double()
+    index = torch.tensor([*tokens, END])[:, None]
+    ours = logits.log_softmax(-1).gather(1, index).sum()
+    logits[:, [PAD, START, UNKNOWN]] = -torch.inf
+    return float(ours), float(logits.log_softmax(-1).gather(1, index).sum())
+
+
 @pytest.mark.parametrize("target", ["ctranslate2", "hf"])
+@torch.no_grad()
 def test_200_lines_are_decoded_equally(run, target, tmp_path):
     report = addnorm.export(run, to=target, out=tmp_path / "out")
     assert report.grade == "exact" and report.proof.greedy == (64, 64) == report.proof.beam
     engine, sentences = open_engine(tmp_path / "out"), make_sentences(run)
-    for options, least in (
-        (DecodingOptions(), 200),
-        # The engines normalize without the tokens that they never generate, or stop at another
-        # step, which may decide between beams of nearly equal scores.
-        (DecodingOptions(beam=4, length_penalty=0), 196),
-        (DecodingOptions(beam=4, length_penalty="mean"), 196),
+    for options in (
+        DecodingOptions(),
+        DecodingOptions(beam=4, length_penalty=0),
+        DecodingOptions(beam=4, length_penalty="mean"),
     ):
         pairs = zip(
             decode(run.model, sentences, options), decode(engine, sentences, options), strict=True
         )
-        assert sum(ours[0].tokens == theirs[0].tokens for ours, theirs in pairs) >= least
+        for sentence, ([ours, *_], [theirs, *_]) in zip(sentences, pairs, strict=True):
+            if ours.tokens == theirs.tokens:
+                continue
+            # The engines normalize without the tokens that they never generate, and may stop a
+            # search earlier. Another result is then the better one in its own scores, or nearly
+            # as good in ours: by less than the probability of those tokens.
+            assert options.beam > 1 and ours.ended and theirs.ended
+            scores = [score(run, sentence, each.tokens) for each in (ours, theirs)]
+            mean = options.length_penalty == "mean"
+            lengths = [each.length if mean else 1 for each in (ours, theirs)]
+            own = [pair[0] / length for pair, length in zip(scores, lengths, strict=True)]
+            other = [pair[1] / length for pair, length in zip(scores, lengths, strict=True)]
+            gap = sum(abs(pair[0] - pair[1]) for pair in scores)
+            assert other[1] >= other[0] - 1e-4 or own[0] - own[1] <= gap + 1e-4
 
 
 def test_int8_keeps_almost_all_lines(run, tmp_path):
+    """Issue 22 and shared/methods/export.md measured 197 to 200 of 200 lines within +-63."""
     report = addnorm.export(run, to="ctranslate2", out=tmp_path / "out", quantize="int8")
     before, after = report.proof.scores["chrf"]
     assert report.grade == "approximate" and abs(before - after) < 2
@@ -68,7 +92,7 @@ def test_int8_keeps_almost_all_lines(run, tmp_path):
     pairs = zip(
         decode(run.model, sentences), decode(open_engine(tmp_path / "out"), sentences), strict=True
     )
-    assert sum(ours[0].tokens == theirs[0].tokens for ours, theirs in pairs) >= 185
+    assert sum(ours[0].tokens == theirs[0].tokens for ours, theirs in pairs) >= 197
 
 
 def test_exported_run_translates_lines(run, tmp_path):

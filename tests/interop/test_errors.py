@@ -31,7 +31,16 @@ def test_missing_transformers_names_the_extra_to_install(monkeypatch):
     [
         (
             Case("AlbertModel", "AlbertConfig", TEXT | {"embedding_size": 32}),
-            "expected a supported family, got AlbertModel of the family 'albert'; supported: bart,",
+            "cannot convert AlbertModel exactly: its layers share their weights",
+        ),
+        (
+            Case("OlmoeForCausalLM", "OlmoeConfig", GROUPED | {"num_experts": 4}),
+            "cannot convert OlmoeForCausalLM exactly: its feed-forward is a mixture of experts",
+        ),
+        (
+            Case("NystromformerModel", "NystromformerConfig", TEXT),
+            "expected a supported family, got NystromformerModel of the family 'nystromformer'; "
+            "supported: bart,",
         ),
         (
             Case("BertForQuestionAnswering", "BertConfig", BERT),
@@ -43,7 +52,7 @@ def test_missing_transformers_names_the_extra_to_install(monkeypatch):
             "expected a supported class of the family 'gpt2', got GPT2ForSequenceClassification",
         ),
     ],
-    ids=["family", "class", "head"],
+    ids=["shared layers", "experts", "family", "class", "head"],
 )
 def test_unsupported_families_and_classes_are_rejected(case, message):
     with pytest.raises(UserError) as error:

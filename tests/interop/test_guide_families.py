@@ -12,6 +12,7 @@ HEADINGS = {
     "gpt": "decoders (GPT)",
     "fused_qkv": "decoders (fused projection)",
     "fairseq": "decoders (from fairseq)",
+    "whisper": "decoders (speech)",
     "llama": "decoders (LLaMA)",
     "seq2seq": "encoder-decoders",
     "vision": "image encoders",

@@ -53,7 +53,7 @@ def length_limits(model: Model | InferenceEngine) -> tuple[int | None, int | Non
     """Return the most tokens of a source and of a target or text; None where any number works."""
     if isinstance(model, InferenceEngine):
         return model.max_source_length, model.max_target_length
-    first, *_ = limits = [stack.positions.length for stack in model.stacks]
+    first, *_ = limits = [stack.positions.max_length for stack in model.stacks]
     return first, limits[-1]
 
 

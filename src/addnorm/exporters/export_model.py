@@ -110,7 +110,7 @@ def _prove(
     folder: Path,
 ) -> Proof:
     if not isinstance(source.model, Model):
-        return verify_table(target, prepared, source, target.open_table(folder, report))
+        return verify_table(target, prepared, source, target.open_table(folder, report), folder)
     engine = target.open(folder, report)
     proof = verify_engine(target, prepared, engine, source.model, collect_inputs(source))
     if prepared.grade == "approximate" and source.run is not None:

@@ -12,14 +12,14 @@ from torch import nn
 from addnorm.core.errors import ExportRefusedError, UserError
 from addnorm.data.tokenizer import Tokenizer
 from addnorm.exporters.report import is_export
-from addnorm.loading import load
 from addnorm.measure.sites import find_stacks, unwrap_model
-from addnorm.models import Model
+from addnorm.models import Config, Model, load
 from addnorm.models.base import CONFIG_FILE
 from addnorm.models.tabular import TableModel
+from addnorm.models.wrapped_folder import load_wrapped_model, read_hf_config
 from addnorm.train.checkpoint import STATE_FILE
 from addnorm.train.run_folder import ARRANGEMENT
-from addnorm.train.trained_run import TrainedRun
+from addnorm.train.trained_run import TrainedRun, load_run_model
 from addnorm.wirings.admin import Admin
 
 ESTIMATOR_FILE = "estimator.json"
@@ -113,6 +113,14 @@ def _open_folder(folder: Path) -> ExportSource:
         return _from_run(TrainedRun.open(folder, device="cpu"))
     if (folder / STATE_FILE).is_file():
         return _from_run(_open_checkpoint(folder.resolve()))
+    values = read_hf_config(folder)
+    if values is not None and values["model_type"] == Config.model_type:
+        return open_source(load_wrapped_model(folder, values))
+    if values is not None:
+        raise UserError(
+            f"{folder}: expected a model of addnorm, got {values['model_type']!r} of transformers; "
+            "load it with addnorm.load and export its attribute `model`"
+        )
     if (folder / CONFIG_FILE).is_file():
         return open_source(load(folder))
     raise UserError(
@@ -123,7 +131,7 @@ def _open_folder(folder: Path) -> ExportSource:
 
 def _open_checkpoint(folder: Path) -> TrainedRun:
     """Return the run of a checkpoint, `checkpoints/step-N`, with the weights of that checkpoint."""
-    model = load(folder)
+    model = load_run_model(folder)
     run = TrainedRun.open(folder.parents[1], device="cpu")
     step = int(folder.name.removeprefix("step-"))
     return replace(run, model=model, step=step, is_best=True)

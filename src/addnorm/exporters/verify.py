@@ -73,7 +73,11 @@ def verify_engine(
 
 
 def verify_table(
-    target: ExportTarget, prepared: PreparedExport, source: ExportSource, exported: Any
+    target: ExportTarget,
+    prepared: PreparedExport,
+    source: ExportSource,
+    exported: Any,
+    folder: Path,
 ) -> Proof:
     """Compare the outputs of an exported estimator with those of the original.
 
@@ -82,6 +86,7 @@ def verify_table(
         prepared: what was written
         source: the original
         exported: the exported estimator, opened again
+        folder: the exported folder
 
     Raises:
         ExportMismatchError: the outputs differ by more than the tolerance
@@ -90,6 +95,7 @@ def verify_table(
 
     description, cells = collect_rows(source)
     error, largest, labels = compare_rows(source, exported.module_, cells)
+    error = max(error, target.compare_columns(folder, source))
     tolerance = prepared.options.tolerance
     tolerance = target.tolerance(prepared, largest) if tolerance is None else tolerance
     check_error(target, error, tolerance, description)

@@ -145,6 +145,18 @@ class Family:
         return self.numbering(values)
 
 
+UNSUPPORTED = {
+    **dict.fromkeys(
+        ("mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "phimoe", "granitemoe", "deepseek_v3"),
+        "its feed-forward is a mixture of experts, which addnorm does not have",
+    ),
+    "albert": "its layers share their weights, which the stacks of addnorm do not",
+    "deberta": "its attention has terms of content and position, which addnorm does not have",
+    "deberta-v2": "its attention has terms of content and position, which addnorm does not have",
+    "xlnet": "its attention has terms of content and position, which addnorm does not have",
+    "mamba": "it has no attention",
+}
+"""Reasons why known families cannot be converted, by `model_type`."""
 FAMILIES: dict[str, Family] = {}
 """Supported families by `model_type`."""
 
@@ -159,6 +171,8 @@ def register_families(*families: Family) -> None:
 def find_family(model_type: str, class_name: str) -> tuple[Family, HeadVariant]:
     """Return the family and the variant of a class; raise `UserError` if it is not supported."""
     family = FAMILIES.get(model_type)
+    if family is None and model_type in UNSUPPORTED:
+        raise UserError(f"cannot convert {class_name} exactly: {UNSUPPORTED[model_type]}")
     if family is None:
         raise UserError(
             f"expected a supported family, got {class_name} of the family {model_type!r}; "

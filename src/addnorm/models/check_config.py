@@ -92,7 +92,7 @@ def _make_inputs(model: Any) -> tuple[Any, ...]:
         shape = (1, config.channels, config.image, config.image)
         waves = torch.arange(shape[1] * shape[2] * shape[3], device=weight.device).sin()
         return (waves.view(shape).to(weight.dtype),)
-    limits = (stack.positions.length for stack in model.stacks)
+    limits = (stack.positions.max_length for stack in model.stacks)
     length = min(4, *(limit or 4 for limit in limits))
     numbers = torch.arange(2 * length, device=weight.device).view(2, length) * 7 + 5
     ids = numbers % (config.vocab or 1)

@@ -86,10 +86,10 @@ class Positions(nn.Module, ABC):
     An index holds the positions of tokens, integers from 0: (L), or (B, L) if sequences differ.
 
     Attributes:
-        length: number of positions; None without a limit
+        max_length: number of positions; None without a limit
     """
 
-    length: int | None = None
+    max_length: int | None = None
 
     def __init__(self, dim: int, heads: int, head_dim: int, causal: bool) -> None:
         super().__init__()
@@ -216,7 +216,7 @@ class LearnedPositions(Positions):
         self, dim: int, heads: int, head_dim: int, causal: bool, *, length: Count = 512
     ) -> None:
         super().__init__(dim, heads, head_dim, causal)
-        self.length = length
+        self.length = self.max_length = length
         self.table = nn.Parameter(torch.empty(length, dim))
         self.reset_parameters()
 

@@ -122,7 +122,7 @@ class LearnedT5Positions(Positions):
     ) -> None:
         super().__init__(dim, heads, head_dim, causal)
         widths = (dim, heads, head_dim, causal)
-        self.length = length
+        self.max_length = length
         self.absolute = LearnedPositions(*widths, length=length)
         self.relative = T5Bias(*widths, buckets=buckets, distance=distance)
 

@@ -143,6 +143,10 @@ class ExportTarget(ABC):
         """Open an exported estimator with the engine; only for targets of kind `table`."""
         raise ExportRefusedError(f"{self.name} does not take estimators; use --to onnx or torch")
 
+    def compare_columns(self, folder: Path, source: ExportSource) -> float:
+        """Return the largest difference of outputs for odd raw columns; 0 if no file reads them."""
+        return 0.0
+
     def outputs(self, model: Model | InferenceEngine, inputs: ModelInputs) -> Tensor:
         """Return what is compared, for the original and for the exported model.
 

@@ -28,6 +28,9 @@ class GraphTarget(ExportTarget):
     kinds: ClassVar = ALL_KINDS
     extension: ClassVar[str]
     """Extension of the files."""
+    encoding_note: ClassVar[str] = (
+        "columns are encoded outside of the graph, as estimator.json says"
+    )
 
     @abstractmethod
     def write_graph(self, graph: Graph, path: Path) -> None:
@@ -73,7 +76,7 @@ class GraphTarget(ExportTarget):
             grade="rounding",
             notes=(
                 "the network computes in float32, that of the estimator in float64",
-                "columns are encoded outside of the graph, as estimator.json says",
+                self.encoding_note,
             ),
             settings={"graphs": {graph.name: names}, "table": table_settings(source)},
             options=options,

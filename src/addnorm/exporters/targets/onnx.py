@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -33,6 +34,7 @@ class OnnxTarget(GraphTarget):
     name, title = "onnx", "ONNX Runtime"
     packages: ClassVar = ("onnx", "onnxruntime", "onnxscript")
     extension: ClassVar = "onnx"
+    encoding_note: ClassVar = "table.onnx reads columns; model.onnx reads encoded cells"
 
     def prepare(self, source: ExportSource, options: ExportOptions) -> PreparedExport:
         prepared = super().prepare(source, options)
@@ -53,15 +55,26 @@ class OnnxTarget(GraphTarget):
         with _quiet():
             program.save(path, external_data=size > MAX_EMBEDDED_BYTES)
 
-    def open_graph(self, path: Path, spec: GraphSpec) -> GraphFunction:
-        import onnxruntime
+    def write(self, prepared: PreparedExport, source: ExportSource, folder: Path) -> None:
+        super().write(prepared, source, folder)
+        if source.estimator is not None:
+            from addnorm.exporters.table_graph import TABLE_FILE, write_table_graph
 
-        options = onnxruntime.SessionOptions()
-        options.log_severity_level = ERRORS_ONLY
-        options.intra_op_num_threads = torch.get_num_threads()
-        session = onnxruntime.InferenceSession(
-            str(path), options, providers=["CPUExecutionProvider"]
-        )
+            network = self._path(folder, "model")
+            write_table_graph(source.estimator, network, folder / TABLE_FILE)
+
+    def compare_columns(self, folder: Path, source: ExportSource) -> float:
+        from addnorm.exporters.table_graph import TABLE_FILE, make_odd_columns
+
+        encoder = source.estimator.encoder_
+        columns, inputs = make_odd_columns(encoder)
+        cells = encoder.to_table_batch(*encoder.raw_features(columns))
+        expected = source.estimator._predict_cells(cells)
+        [got] = open_session(folder / TABLE_FILE).run(["outputs"], inputs)
+        return float(np.nan_to_num(np.abs(got - expected), nan=np.inf).max())
+
+    def open_graph(self, path: Path, spec: GraphSpec) -> GraphFunction:
+        session = open_session(path)
         types = {each.name: each.type for each in session.get_inputs()}  # unused ones are missing
 
         def run(inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -78,6 +91,16 @@ class OnnxTarget(GraphTarget):
             return {name: torch.from_numpy(each) for name, each in named}
 
         return run
+
+
+def open_session(path: Path) -> Any:
+    """Open a graph with ONNX Runtime, with the number of threads of torch."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = ERRORS_ONLY
+    options.intra_op_num_threads = torch.get_num_threads()
+    return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
 
 
 def trace_onnx(graph: Graph) -> Any:

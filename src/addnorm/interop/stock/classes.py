@@ -98,13 +98,9 @@ class Facts:
         """Whether the embedding is multiplied by sqrt(dim)."""
         return abs(self.config.embedding_factor - self.config.dim**0.5) < 1e-9
 
-    def tied(self, *, factor: float | None = None) -> bool:
-        """Return whether the head can share the table, in a class with a factor on the embedding.
-
-        factor: of the class; None if it takes any
-        """
-        same = factor is None or self.config.embedding_factor == factor
-        return self.config.tied and same
+    def tied(self, factor: float) -> bool:
+        """Return whether the head can share the table, in a class with a factor on it."""
+        return self.config.tied and self.config.embedding_factor == factor
 
 
 Writer = Callable[[Facts], dict[str, Any]]
@@ -130,32 +126,89 @@ def stock_kind(config: Config) -> str:
     return "token_classifier" if config.pooling == "none" else config.kind
 
 
-def _llama(f: Facts, **changes: Any) -> dict[str, Any]:
+SYNONYMS: dict[str, tuple[str, ...]] = {
+    "dim": ("hidden_size", "n_embd", "d_model", "word_embed_proj_dim"),
+    "layers": ("num_hidden_layers", "n_layer", "decoder_layers", "num_decoder_layers"),
+    "encoder_layers": ("encoder_layers", "num_layers"),
+    "heads": (
+        *("num_attention_heads", "n_head", "num_heads"),
+        *("encoder_attention_heads", "decoder_attention_heads"),
+    ),
+    "ffn_dim": (
+        *("intermediate_size", "n_inner", "ffn_dim", "d_ff"),
+        *("encoder_ffn_dim", "decoder_ffn_dim"),
+    ),
+    "head_dim": ("head_dim", "d_kv"),
+    "activation": ("hidden_act", "hidden_activation", "activation_function"),
+    "eps": (*("rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon", "norm_epsilon"),),
+    "bias": ("attention_bias", "use_bias", "use_qkv_bias"),
+    "length": ("max_position_embeddings", "n_positions"),
+    "dropout": (
+        *("dropout", "dropout_rate", "hidden_dropout", "hidden_dropout_prob"),
+        *("resid_pdrop", "embd_pdrop"),
+    ),
+    "attention_dropout": ("attention_dropout", "attn_pdrop", "attention_probs_dropout_prob"),
+}
+"""Names of the same value in the configs of transformers. A config gets those that it declares."""
+
+
+def write_config(f: Facts, **changes: Any) -> dict[str, Any]:
+    """Return the fields of any config of transformers, of which a class declares some.
+
+    Args:
+        f: what the model has
+        **changes: fields that a family means in another way
+    """
     c = f.config
-    return {
-        "vocab_size": c.vocab,
-        "hidden_size": c.dim,
-        "num_hidden_layers": c.depth,
-        "num_attention_heads": c.heads,
-        "num_key_value_heads": f.heads,
+    gated = c.activation in GATED_ACTIVATIONS.values()
+    encoder_depth = c.encoder_depth or c.depth
+    values = {
+        "dim": c.dim,
+        "layers": c.depth,
+        "encoder_layers": encoder_depth,
+        "heads": c.heads,
+        "ffn_dim": f.ffn_dim,
         "head_dim": f.head_dim,
-        "intermediate_size": f.ffn_dim,
-        "hidden_act": f.activation,
-        "rms_norm_eps": f.eps,
-        "rope_parameters": f.rope,
-        "max_position_embeddings": f.length,
-        "tie_word_embeddings": f.tied(factor=1.0),
-        "attention_bias": c.bias,
-        "mlp_bias": c.bias if c.ffn_bias is None else c.ffn_bias,
+        "activation": f.activation,
+        "eps": f.eps,
+        "bias": c.bias,
+        "length": f.length,
+        "dropout": c.dropout,
         "attention_dropout": c.attention_dropout,
-        **TOKENS,
-        **changes,
     }
-
-
-def _windowed(f: Facts, **changes: Any) -> dict[str, Any]:
-    window = f.config.window if isinstance(f.config.window, int) else None
-    return _llama(f, sliding_window=window, **changes)
+    fields: dict[str, Any] = {
+        name: values[key] for key, names in SYNONYMS.items() for name in names
+    }
+    options = positions.resolve(c.positions).options
+    fields |= {
+        "vocab_size": c.source_vocab or c.vocab,
+        "decoder_vocab_size": c.vocab,
+        "num_key_value_heads": f.heads,
+        "mlp_bias": c.bias if c.ffn_bias is None else c.ffn_bias,
+        "rope_parameters": f.rope,
+        "rotary_dim": int(f.rope["partial_rotary_factor"] * f.head_dim),
+        "relative_attention_num_buckets": options.get("buckets", 32),
+        "relative_attention_max_distance": options.get("distance", 128),
+        "sliding_window": c.window if isinstance(c.window, int) else None,
+        "scale_attn_weights": c.attention_scale != 1.0,
+        "activation_dropout": c.activation_dropout,
+        "afn": {"gelu_tanh": "gelu", "silu": "swish"}.get(c.activation, c.activation),
+        "feed_forward_proj": ("gated-" if gated else "") + f.activation,
+        "do_layer_norm_before": f.wiring != "post_ln",
+        "use_parallel_residual": f.wiring == "parallel",
+        "scale_embedding": f.scales_embedding,
+        "scale_decoder_outputs": abs(c.head_factor - c.dim**-0.5) < 1e-9,
+        "logit_scale": c.head_factor,
+        "type_vocab_size": c.types or 2,
+        "num_labels": c.classes or 2,
+        "share_encoder_decoder_embeddings": c.source_vocab is None,
+        "tie_word_embeddings": f.tied(1.0),
+        "decoder_start_token_id": START,
+        "forced_eos_token_id": None,
+    }
+    if c.kind == "seq2seq":
+        fields["num_hidden_layers"] = encoder_depth
+    return fields | TOKENS | changes
 
 
 def _layer_types(f: Facts) -> dict[str, Any]:
@@ -170,169 +223,39 @@ def _layer_types(f: Facts) -> dict[str, Any]:
 
 
 def _qwen(f: Facts) -> dict[str, Any]:
-    return _llama(f, use_sliding_window=f.config.window is not None, **_layer_types(f))
+    return write_config(f, use_sliding_window=f.config.window is not None, **_layer_types(f))
 
 
 def _gemma(f: Facts, **changes: Any) -> dict[str, Any]:
     tied = f.config.tied and f.scales_embedding
-    return _llama(f, hidden_activation=f.activation, tie_word_embeddings=tied, **changes)
+    return write_config(f, tie_word_embeddings=tied, **changes)
 
 
 def _gemma2(f: Facts) -> dict[str, Any]:
-    c = f.config
     return _gemma(
         f,
         query_pre_attn_scalar=f.head_dim,
-        attn_logit_softcapping=c.cap,
-        final_logit_softcapping=c.head_cap,
+        attn_logit_softcapping=f.config.cap,
+        final_logit_softcapping=f.config.head_cap,
         **_layer_types(f),
     )
 
 
-def _layer_llama(f: Facts, **changes: Any) -> dict[str, Any]:
-    """Write a descendant of LLaMA with LayerNorm."""
-    c = f.config
-    own = {"layer_norm_eps": f.eps, "norm_epsilon": f.eps, "use_bias": c.bias}
-    own |= {"use_qkv_bias": c.bias, "use_parallel_residual": f.wiring == "parallel"}
-    return _windowed(f) | own | changes
-
-
-def _cohere(f: Facts) -> dict[str, Any]:
-    return _layer_llama(f, logit_scale=f.config.head_factor)
-
-
 def _exaone4(f: Facts) -> dict[str, Any]:
-    return _windowed(f, layer_types=["full_attention"] * f.config.depth)
-
-
-def _gpt2(f: Facts) -> dict[str, Any]:
-    c = f.config
-    return {
-        "vocab_size": c.vocab,
-        "n_positions": f.length,
-        "n_embd": c.dim,
-        "n_layer": c.depth,
-        "n_head": c.heads,
-        "n_inner": f.ffn_dim,
-        "activation_function": f.activation,
-        "afn": {"gelu_tanh": "gelu", "silu": "swish"}.get(c.activation, c.activation),
-        "layer_norm_epsilon": f.eps,
-        "scale_attn_weights": c.attention_scale != 1.0,
-        "rotary_dim": int(f.rope.get("partial_rotary_factor", 1.0) * f.head_dim),
-        "tie_word_embeddings": f.tied(factor=1.0),
-        "resid_pdrop": c.dropout,
-        "embd_pdrop": c.dropout,
-        "attn_pdrop": c.attention_dropout,
-        **TOKENS,
-    }
-
-
-def _opt(f: Facts) -> dict[str, Any]:
-    c = f.config
-    return {
-        "vocab_size": c.vocab,
-        "hidden_size": c.dim,
-        "word_embed_proj_dim": c.dim,
-        "num_hidden_layers": c.depth,
-        "num_attention_heads": c.heads,
-        "ffn_dim": f.ffn_dim,
-        "max_position_embeddings": f.length,
-        "do_layer_norm_before": f.wiring != "post_ln",
-        "activation_function": f.activation,
-        "dropout": c.dropout,
-        "attention_dropout": c.attention_dropout,
-        "tie_word_embeddings": f.tied(factor=1.0),
-        **TOKENS,
-    }
-
-
-def _bart(f: Facts, **changes: Any) -> dict[str, Any]:
-    c = f.config
-    factor = c.dim**0.5 if f.scales_embedding else 1.0
-    shared = c.source_vocab is None
-    return {
-        "vocab_size": c.source_vocab or c.vocab,
-        "decoder_vocab_size": c.vocab,
-        "d_model": c.dim,
-        "decoder_layers": c.depth,
-        "encoder_layers": c.encoder_depth or c.depth,
-        "decoder_attention_heads": c.heads,
-        "encoder_attention_heads": c.heads,
-        "decoder_ffn_dim": f.ffn_dim,
-        "encoder_ffn_dim": f.ffn_dim,
-        "max_position_embeddings": f.length,
-        "scale_embedding": f.scales_embedding,
-        "activation_function": f.activation,
-        "dropout": c.dropout,
-        "attention_dropout": c.attention_dropout,
-        "activation_dropout": c.activation_dropout,
-        "tie_word_embeddings": f.tied(factor=factor),
-        "share_encoder_decoder_embeddings": shared,
-        "decoder_start_token_id": START,
-        "forced_eos_token_id": None,
-        **TOKENS,
-        **changes,
-    }
-
-
-def _t5(f: Facts) -> dict[str, Any]:
-    c = f.config
-    call = positions.resolve(c.positions)
-    gated = "gated-" if c.activation in GATED_ACTIVATIONS.values() else ""
-    return {
-        "vocab_size": c.vocab,
-        "d_model": c.dim,
-        "d_kv": f.head_dim,
-        "d_ff": f.ffn_dim,
-        "num_layers": c.encoder_depth or c.depth,
-        "num_decoder_layers": c.depth,
-        "num_heads": c.heads,
-        "relative_attention_num_buckets": call.options.get("buckets", 32),
-        "relative_attention_max_distance": call.options.get("distance", 128),
-        "layer_norm_epsilon": f.eps,
-        "feed_forward_proj": gated + f.activation,
-        "dropout_rate": c.dropout,
-        "tie_word_embeddings": f.tied(factor=1.0),
-        "scale_decoder_outputs": abs(c.head_factor - c.dim**-0.5) < 1e-9,
-        "decoder_start_token_id": START,
-        **TOKENS,
-    }
-
-
-def _bert(f: Facts, *, offset: int = 0) -> dict[str, Any]:
-    c = f.config
-    return {
-        "vocab_size": c.vocab,
-        "hidden_size": c.dim,
-        "num_hidden_layers": c.depth,
-        "num_attention_heads": c.heads,
-        "intermediate_size": f.ffn_dim,
-        "hidden_act": f.activation,
-        "hidden_dropout_prob": c.dropout,
-        "attention_probs_dropout_prob": c.attention_dropout,
-        "max_position_embeddings": f.length + offset,
-        "type_vocab_size": c.types or 2,
-        "layer_norm_eps": f.eps,
-        "num_labels": c.classes or 2,
-        "tie_word_embeddings": f.tied(factor=1.0),
-        **TOKENS,
-    }
-
-
-def _roberta(f: Facts) -> dict[str, Any]:
-    return _bert(f, offset=PAD + 1)
+    return write_config(f, layer_types=["full_attention"] * f.config.depth)
 
 
 def _gpt_neox(f: Facts) -> dict[str, Any]:
-    changes = {"use_parallel_residual": f.wiring == "parallel", "hidden_dropout": f.config.dropout}
-    return _layer_llama(f, **changes, is_decoder=True)
+    return write_config(f, is_decoder=True)
 
 
-def _bloom(f: Facts) -> dict[str, Any]:
-    c = f.config
-    own: dict[str, Any] = {"n_layer": c.depth, "n_head": c.heads, "hidden_dropout": c.dropout}
-    own |= {"layer_norm_epsilon": f.eps, "vocab_size": c.vocab, "hidden_size": c.dim}
-    return own | {"tie_word_embeddings": f.tied(factor=1.0), **TOKENS}
+def _bart(f: Facts) -> dict[str, Any]:
+    factor = f.config.dim**0.5 if f.scales_embedding else 1.0
+    return write_config(f, tie_word_embeddings=f.tied(factor))
+
+
+def _roberta(f: Facts) -> dict[str, Any]:
+    return write_config(f, max_position_embeddings=f.length + PAD + 1)
 
 
 def _causal(prefix: str) -> dict[str, str]:
@@ -360,29 +283,29 @@ STOCK_CLASSES = {
         StockClass("pegasus", _pair("Pegasus"), _bart),
         StockClass("blenderbot", _pair("Blenderbot"), _bart),
         StockClass("mbart", _pair("MBart"), _bart),
-        StockClass("t5", _pair("T5"), _t5),
-        StockClass("gpt2", {"lm": "GPT2LMHeadModel"}, _gpt2),
-        StockClass("opt", _causal("OPT"), _opt),
-        StockClass("openai-gpt", {"lm": "OpenAIGPTLMHeadModel"}, _gpt2),
-        StockClass("llama", _causal("Llama"), _llama),
-        StockClass("mistral", _causal("Mistral"), _windowed),
+        StockClass("t5", _pair("T5"), write_config),
+        StockClass("gpt2", {"lm": "GPT2LMHeadModel"}, write_config),
+        StockClass("opt", _causal("OPT"), write_config),
+        StockClass("openai-gpt", {"lm": "OpenAIGPTLMHeadModel"}, write_config),
+        StockClass("llama", _causal("Llama"), write_config),
+        StockClass("mistral", _causal("Mistral"), write_config),
         StockClass("qwen2", _causal("Qwen2"), _qwen),
         StockClass("qwen3", _causal("Qwen3"), _qwen),
         StockClass("gemma", _causal("Gemma"), _gemma),
         StockClass("gemma2", _causal("Gemma2"), _gemma2),
-        StockClass("olmo2", _causal("Olmo2"), _llama),
+        StockClass("olmo2", _causal("Olmo2"), write_config),
         StockClass("exaone4", _causal("Exaone4"), _exaone4),
-        StockClass("glm4", _causal("Glm4"), _llama),
-        StockClass("olmo", _causal("Olmo"), _llama),
-        StockClass("starcoder2", _causal("Starcoder2"), _layer_llama),
-        StockClass("stablelm", _causal("StableLm"), _layer_llama),
+        StockClass("glm4", _causal("Glm4"), write_config),
+        StockClass("olmo", _causal("Olmo"), write_config),
+        StockClass("starcoder2", _causal("Starcoder2"), write_config),
+        StockClass("stablelm", _causal("StableLm"), write_config),
         StockClass("gpt_neox", _causal("GPTNeoX"), _gpt_neox),
-        StockClass("phi", _causal("Phi"), _layer_llama),
-        StockClass("cohere", _causal("Cohere"), _cohere),
-        StockClass("gptj", _causal("GPTJ"), _gpt2),
-        StockClass("bloom", _causal("Bloom"), _bloom),
-        StockClass("bert", _encoder("Bert"), _bert),
-        StockClass("megatron-bert", _encoder("MegatronBert"), _bert),
+        StockClass("phi", _causal("Phi"), write_config),
+        StockClass("cohere", _causal("Cohere"), write_config),
+        StockClass("gptj", _causal("GPTJ"), write_config),
+        StockClass("bloom", _causal("Bloom"), write_config),
+        StockClass("bert", _encoder("Bert"), write_config),
+        StockClass("megatron-bert", _encoder("MegatronBert"), write_config),
         StockClass("roberta-prelayernorm", _encoder("RobertaPreLayerNorm"), _roberta),
     )
 }

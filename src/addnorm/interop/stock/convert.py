@@ -105,7 +105,7 @@ def _convert(
     row: StockClass, model: Model, end: int, max_length: int, labels: Sequence[str]
 ) -> StockModel:
     transformers = transformers_library()
-    limits = (stack.positions.length for stack in model.stacks)
+    limits = (stack.positions.max_length for stack in model.stacks)
     lengths = [limit for limit in limits if limit is not None]
     facts = Facts(model.config, min(lengths, default=max_length))
     class_name = _class_name(row, model.config)

@@ -1,0 +1,106 @@
+"""Exported estimators predict as the originals, from encoded cells and from raw columns."""
+
+import numpy as np
+import onnxruntime
+import pandas as pd
+import pytest
+
+import addnorm
+from addnorm.core.errors import UserError
+from addnorm.exporters import open_exported_estimator
+from addnorm.exporters.table_graph import make_odd_columns
+from tests.tabular.sample_tables import FRAME, LABELS, classifier, regressor
+
+ODD = FRAME.iloc[:9].copy()
+ODD["number"] = [np.nan, np.inf, -np.inf, 1e9, -1e9, 0.0, 0.3, -0.3, 1.0]
+ODD["colour"] = ["red", "green", "blue", "purple", None, "", "  ", "Red", "red"]
+DAYS = [None, "1969-12-31T23:59:59", "2024-02-29T12:30:00", "2100-03-01T00:00:00"]
+DAYS += ["1600-02-29T00:00:00", "2026-01-01T00:00:00", "2026-12-31T01:00:00", "1970-01-01T00:00:00"]
+DAYS += ["2027-07-15T06:00:00"]
+ODD["day"] = np.array(DAYS, dtype="datetime64[s]")
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory):
+    """Return a classifier of a table with columns of every type, and its export to ONNX."""
+    estimator = classifier(column_types={"note": "string"}).fit(FRAME, LABELS)
+    folder = tmp_path_factory.mktemp("table") / "out"
+    return estimator, folder, addnorm.export(estimator, to="onnx", out=folder)
+
+
+def to_inputs(estimator, frame):
+    """Return the inputs of table.onnx for rows, without the code that writes the graph."""
+    encoder = estimator.encoder_
+    inputs = {
+        "number": frame["number"].to_numpy(float),
+        "count": frame["count"].to_numpy(float),
+        "flag": np.array([str(flag) for flag in frame["flag"]], dtype=object),
+        "colour": np.array(["" if pd.isna(each) else each for each in frame["colour"]], object),
+        "day": [np.nan if pd.isna(day) else day.timestamp() for day in frame["day"]],
+    }
+    inputs["day"] = np.array(inputs["day"])
+    [text] = encoder.texts
+    inputs["note"] = text.codes(frame["note"].to_numpy(object))
+    return inputs
+
+
+def run_graph(folder, inputs):
+    session = onnxruntime.InferenceSession(folder / "table.onnx")
+    names = [each.name for each in session.get_outputs()]
+    return dict(zip(names, session.run(names, inputs), strict=True))
+
+
+@pytest.mark.parametrize("rows", [FRAME, FRAME.iloc[:1], ODD], ids=["all", "one", "odd"])
+def test_graph_of_raw_columns_predicts_equally(exported, rows):
+    estimator, folder, _ = exported
+    outputs = run_graph(folder, to_inputs(estimator, rows))
+    expected = estimator.predict_proba(rows)
+    np.testing.assert_allclose(outputs["probabilities"], expected, atol=1e-5)
+    assert outputs["label"].tolist() == estimator.predict(rows).tolist()
+
+
+def test_estimator_of_the_folder_predicts_equally(exported):
+    estimator, folder, report = exported
+    assert report.kind == "table" and report.grade == "rounding" and report.max_error < 1e-4
+    _, opened = open_exported_estimator(folder)
+    np.testing.assert_allclose(opened.predict_proba(ODD), estimator.predict_proba(ODD), atol=1e-5)
+    with pytest.raises(UserError, match="transform: expected a fitted estimator"):
+        opened.transform(ODD)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scaling", ["standard", "quantile"])
+def test_regressors_return_the_scale_of_the_target(scaling, tmp_path):
+    X = FRAME[["number", "count"]]
+    y = np.exp(3 * np.nan_to_num(X["number"].replace(np.inf, 0)))
+    estimator = regressor(target_scaling=scaling).fit(X, y)
+    addnorm.export(estimator, to="onnx", out=tmp_path / "out")
+    inputs = {name: ODD[name].to_numpy(float) for name in X}
+    expected = estimator.predict(ODD[list(X)])
+    got = run_graph(tmp_path / "out", inputs)["prediction"]
+    np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("labels", [[3, 5], [True, False], [1.0, 2.0]], ids=str)
+def test_classes_keep_their_type(labels, tmp_path):
+    y = np.where(LABELS == "yes", labels[0], labels[1])
+    estimator = classifier().fit(FRAME[["number"]], y)
+    addnorm.export(estimator, to="onnx", out=tmp_path / "out")
+    got = run_graph(tmp_path / "out", {"number": ODD["number"].to_numpy(float)})["label"]
+    expected = estimator.predict(ODD[["number"]])
+    assert got.dtype.kind == expected.dtype.kind and got.tolist() == expected.tolist()
+
+
+@pytest.mark.slow
+def test_a_graph_with_a_wrong_encoding_is_not_written(tmp_path, monkeypatch):
+    estimator = classifier().fit(FRAME[["number"]], LABELS)
+
+    def shift(encoder):
+        columns, feeds = make_odd_columns(encoder)
+        return columns, {name: values + 0.1 for name, values in feeds.items()}
+
+    monkeypatch.setattr("addnorm.exporters.table_graph.make_odd_columns", shift)
+    with pytest.raises(UserError, match="nothing was written"):
+        addnorm.export(estimator, to="onnx", out=tmp_path / "out", tolerance=1e-5)
+    assert not (tmp_path / "out").exists()
