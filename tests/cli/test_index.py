@@ -107,6 +107,6 @@ def test_unknown_name_gets_a_suggestion_from_the_index():
 
 
 def test_call_with_options_is_read_from_the_registry():
-    (facts,) = find_facts("rms(eps=1e-3)")
+    facts, *_ = find_facts("rms(eps=1e-3)")
     assert facts.values["eps"] == 1e-3
     assert facts.call == "rms(eps=0.001)"
