@@ -297,7 +297,7 @@ def select_metric(rows: Iterable[Row], metric: str) -> Iterable[Row]:
         for row in rows
         if row["name"] == name
         and row.get("site") is None
-        and (split is None or row.get("split") == split)
+        and (split is None or (row.get("split") or "train") == split)
     )
 
 
