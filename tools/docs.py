@@ -42,6 +42,7 @@ def generate_pages() -> dict[str, str]:
     pages = {
         "index.md": index_page(),
         "presets.md": preset_page(),
+        "scales.md": family_page("scales", "Scales", "scale='mup(base_dim=64)'"),
         "schedules.md": family_page("schedules", "Learning-rate schedules", "schedule=cosine"),
         "optimizers.md": family_page("optimizers", "Optimizers", "optimizer=adamw"),
         "positions.md": position_page(),
@@ -72,6 +73,7 @@ def index_page() -> str:
         parts += [f"## {title}", markdown_table(("name", "title", "formula", "year"), rows)]
     others = {
         "presets.md": "released models as configurations",
+        "scales.md": "rules for other widths and depths",
         "schedules.md": "learning-rate schedules",
         "optimizers.md": "optimizers",
         "positions.md": "position encodings and query-key norms",

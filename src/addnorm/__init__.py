@@ -29,13 +29,16 @@ if TYPE_CHECKING:
         PrefixLM,
         Seq2Seq,
         build,
+        scale_groups,
     )
     from addnorm.monitor import Monitor
     from addnorm.norms import Norm, make_norm
     from addnorm.report.comparison.run_and_report import compare
+    from addnorm.rewiring import rewire
     from addnorm.stacks import Decoder, Encoder, Stack
     from addnorm.sublayers import CrossAttention, FeedForward, KVCache, SelfAttention, Sublayer
     from addnorm.tabular import TabularTransformerClassifier, TabularTransformerRegressor
+    from addnorm.transfer import coordcheck
     from addnorm.wirings import Wiring
 
 __version__ = "0.1.0"
@@ -75,19 +78,22 @@ _HOME = {
     "Wiring": "addnorm.wirings",
     "build": "addnorm.models",
     "compare": "addnorm.report.comparison.run_and_report",
+    "coordcheck": "addnorm.transfer",
     "export": "addnorm.exporters",
     "fold": "addnorm.exporters",
     "from_hf": "addnorm.interop",
     "load": "addnorm.loading",
+    "rewire": "addnorm.rewiring",
     "save_hf": "addnorm.interop",
+    "scale_groups": "addnorm.models",
     "to_hf": "addnorm.interop",
     "make_norm": "addnorm.norms",
     "task": "addnorm.comparison.tasks.function_registry",
 }
 _PACKAGES = (
-    *("core", "norms", "wirings", "sublayers", "stacks", "models", "data", "measure", "doctor"),
-    *("monitor", "decode", "tasks", "train", "tabular", "comparison", "claims", "report"),
-    *("interop", "exporters", "bench"),
+    *("core", "norms", "wirings", "sublayers", "scales", "stacks", "models", "data", "measure"),
+    *("doctor", "monitor", "transfer", "decode", "tasks", "train", "tabular", "comparison"),
+    *("claims", "report", "interop", "exporters", "rewiring", "bench"),
 )
 
 __all__ = [
@@ -123,13 +129,16 @@ __all__ = [
     "__version__",
     "build",
     "compare",
+    "coordcheck",
     "export",
     "fold",
     "from_hf",
     "load",
     "make_norm",
     "register",
+    "rewire",
     "save_hf",
+    "scale_groups",
     "task",
     "to_hf",
 ]

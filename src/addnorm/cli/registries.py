@@ -26,6 +26,12 @@ def _wirings() -> "Registry[Any]":
     return registry
 
 
+def _scales() -> "Registry[Any]":
+    from addnorm.scales import registry
+
+    return registry
+
+
 def _schedules() -> "Registry[Any]":
     from addnorm.train.schedules.base import registry
 
@@ -56,6 +62,12 @@ def _qk_norms() -> "Registry[Any]":
     return registry
 
 
+def _activations() -> "Registry[Any]":
+    from addnorm.sublayers.activations import registry
+
+    return registry
+
+
 def _presets() -> "Registry[Any]":
     from addnorm.models.presets import registry
 
@@ -71,11 +83,13 @@ def _claims() -> "Registry[Any]":
 FAMILIES: "dict[str, Callable[[], Registry[Any]]]" = {
     "norms": _norms,
     "wirings": _wirings,
+    "scales": _scales,
     "schedules": _schedules,
     "optimizers": _optimizers,
     "tasks": _tasks,
     "positions": _positions,
     "qk_norms": _qk_norms,
+    "activations": _activations,
     "presets": _presets,
     "claims": _claims,
 }
