@@ -59,6 +59,10 @@ def test_index_and_registries_give_the_same_output(addnorm):
         assert other.stdout == addnorm(*arguments).out
 
 
+def test_every_family_has_a_section():
+    assert set(FAMILIES) <= index.SOURCES.keys()
+
+
 def test_section_of_changed_sources_is_not_used(monkeypatch):
     monkeypatch.setattr("addnorm.core.registry.REGISTRIES", [])
     assert [m["card"]["name"] for m in index.read_section("norms")] == list(get_registry("norms"))
