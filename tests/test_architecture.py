@@ -66,6 +66,8 @@ DYNAMIC_IMPORTERS = {
 }
 """Files that may import a module by name, and why."""
 MODULE_STRINGS = {
+    # Run by `python -m`, in another process.
+    "comparison/engines/torchrun.py": {"addnorm.comparison.engines.cell_process"},
     "monitor/site_meter.py": {"addnorm.monitor"},  # a logger
     "sublayers/cache.py": {"addnorm.KVCache"},  # the name of the type in exported programs
     "core/registry.py": {"addnorm.plugins"},  # a group of entry points

@@ -59,6 +59,10 @@ def test_index_and_registries_give_the_same_output(addnorm):
         assert other.stdout == addnorm(*arguments).out
 
 
+def test_every_family_has_a_section():
+    assert set(FAMILIES) <= index.SOURCES.keys()
+
+
 def test_section_of_changed_sources_is_not_used(monkeypatch):
     monkeypatch.setattr("addnorm.core.registry.REGISTRIES", [])
     assert [m["card"]["name"] for m in index.read_section("norms")] == list(get_registry("norms"))
@@ -107,6 +111,6 @@ def test_unknown_name_gets_a_suggestion_from_the_index():
 
 
 def test_call_with_options_is_read_from_the_registry():
-    (facts,) = find_facts("rms(eps=1e-3)")
+    facts, *_ = find_facts("rms(eps=1e-3)")
     assert facts.values["eps"] == 1e-3
     assert facts.call == "rms(eps=0.001)"

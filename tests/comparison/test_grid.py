@@ -4,7 +4,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from addnorm.comparison.grid import SWEEP_LRS, Arm, Cell, Grid, has_norms, split_list
+from addnorm.comparison.grid import (
+    SWEEP_LRS,
+    Arm,
+    Cell,
+    Grid,
+    has_norms,
+    parse_axis,
+    split_list,
+    write_value,
+)
 from addnorm.comparison.parse import parse_comparison
 from addnorm.comparison.tasks import get_task
 from addnorm.core.errors import UserError
@@ -114,3 +123,21 @@ def test_invalid_cells_are_rejected_by_check(values, message):
     with pytest.raises(UserError, match=message):
         spec = parse_comparison(values)
         get_task(spec.task).check(spec)
+
+
+@pytest.mark.parametrize(
+    ("text", "values"),
+    [
+        ('plain,"a,b"', ("plain", "a,b")),
+        ("'a, b' , c", ("a, b", "c")),
+        ('"1",1.5,"true"', ("1", 1.5, "true")),
+        ("it's,Bob's", ("it's", "Bob's")),
+        ('"open,b', ('"open', "b")),
+        ("f('x,y'),\"it's, so\"", ("f('x,y')", "it's, so")),
+        ("[1, 2],x", ("[1, 2]", "x")),
+    ],
+)
+def test_quotes_keep_commas_and_texts_that_look_like_numbers(text, values):
+    assert parse_axis("name", text) == values
+    written = ",".join(write_value(value) for value in values)
+    assert parse_axis("name", written) == values

@@ -18,11 +18,13 @@ DIAGRAMS = ("report/diagram/*.py", "stacks/*.py", "sublayers/*.py", "models/*.py
 SOURCES: dict[str, tuple[str, ...]] = {
     "norms": ("norms/*.py",),
     "wirings": ("wirings/*.py", "train/schedules/*.py", *DIAGRAMS),
+    "scales": ("scales/*.py",),
     "schedules": ("train/schedules/*.py",),
     "optimizers": ("train/optimizers/*.py",),
     "tasks": ("tasks/*.py",),
     "positions": ("sublayers/*.py",),
     "qk_norms": ("sublayers/*.py",),
+    "activations": ("sublayers/*.py",),
     "presets": ("wirings/*.py", *DIAGRAMS),
     "claims": ("claims/**/*.py",),
     "claim_list": ("claims/**/*.py", "cli/commands/claims.py"),

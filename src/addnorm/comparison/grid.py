@@ -34,6 +34,8 @@ UNSPECIFIED = "default"
 AXES = ("wiring", "norm", "depth", "warmup", "lr")
 """Axes that every task has."""
 CONSTANTS = {"true": True, "false": False, "null": None}
+QUOTES = ('"', "'")
+"""Quotes around a text with commas, or around one that looks like a number."""
 
 Warmup = NonNegativeInt | Literal["own"]
 LearningRate = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -240,15 +242,22 @@ class Grid(FrozenConfig):
 
 
 def split_list(text: str) -> list[str]:
-    """Split a string at commas outside brackets.
+    """Split a string at commas outside brackets and outside values in quotes.
 
     >>> split_list("pre_ln, drop_path(b2t, rate=0.2),b2t")
     ['pre_ln', 'drop_path(b2t, rate=0.2)', 'b2t']
+    >>> split_list("plain, 'a, b'")
+    ['plain', "'a, b'"]
     """
-    parts, nesting = [""], 0
-    for character in text:
-        nesting += (character in "([") - (character in ")]")
-        if character == "," and not nesting:
+    parts, nesting, quote = [""], 0, ""
+    for position, character in enumerate(text):
+        if quote:
+            quote = "" if character == quote else quote
+        elif character in QUOTES and not parts[-1].strip():  # not an apostrophe inside a word
+            quote = character if character in text[position + 1 :] else ""
+        else:
+            nesting += (character in "([") - (character in ")]")
+        if character == "," and not nesting and not quote:
             parts.append("")
         else:
             parts[-1] += character
@@ -306,6 +315,21 @@ def format_value(value: Any) -> str:
     return named[0] if named else str(value)
 
 
+def write_value(value: Any) -> str:
+    """Return the value of an axis as `parse_axis` reads it: with quotes where it needs them.
+
+    >>> write_value("muon"), write_value("a,b"), write_value("1"), write_value(1)
+    ('muon', '"a,b"', '"1"', '1')
+    """
+    text = format_value(value)
+    if not isinstance(value, str) or [_parse_constant(each) for each in split_list(text)] == [
+        value
+    ]:
+        return text
+    quote = next((quote for quote in QUOTES if quote not in value), QUOTES[0])
+    return f"{quote}{value}{quote}"
+
+
 def to_plain(value: Any) -> Any:
     """Return the value of an axis as it was written: tuples become lists again."""
     return [to_plain(each) for each in value] if isinstance(value, tuple) else value
@@ -322,6 +346,8 @@ def _freeze(name: str, value: Any) -> Any:
 
 
 def _parse_constant(text: str) -> Any:
+    if len(text) > 1 and text[0] in QUOTES and text[0] == text[-1]:
+        return text[1:-1]
     return CONSTANTS[text] if text in CONSTANTS else _parse_number(text)
 
 

@@ -41,13 +41,15 @@ RULES = (
 )
 
 
-def format_rules(baseline_description: str) -> str:
-    """Return the rules as text.
-
-    Args:
-        baseline_description: the model whose loss is the baseline
-    """
-    return RULES.format(baseline=baseline_description)
+METRIC_RULES = (
+    "The baseline is the {label} of {baseline}. "
+    "Progress is the fraction of the way from the baseline (0) to the {best} final {label} of any "
+    "cell (1). A cell has trained if the progress of its final {label} is at least 0.25. A cell "
+    "has diverged if a value was not finite, if its final {label} is {far_off} both the baseline "
+    "and its own {best} {label}, or if it once reached progress 0.5 and ends below 0.25. All other "
+    "cells are stuck. If no cell gets 5 % {better} the baseline, none has trained."
+)
+"""The same rules for a metric that is not a loss."""
 
 
 @dataclass(frozen=True)
@@ -71,6 +73,21 @@ class Objective:
 
 
 VALIDATION_LOSS = Objective()
+
+
+def format_rules(baseline_description: str, objective: Objective = VALIDATION_LOSS) -> str:
+    """Return the rules as text.
+
+    Args:
+        baseline_description: the model whose loss is the baseline
+        objective: what cells are judged by
+    """
+    if objective == VALIDATION_LOSS:
+        return RULES.format(baseline=baseline_description)
+    words = {"best": "lowest", "better": "below", "far_off": "more than 1.5 times"}
+    if objective.maximize:
+        words = {"best": "highest", "better": "above", "far_off": "less than half of"}
+    return METRIC_RULES.format(baseline=baseline_description, label=objective.label, **words)
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ How a class reaches another process depends on where it was defined:
 - in a module of an installed package: imported by name;
 - in a Python file: its source is sent along, so that the file need not exist on the other machine;
 - in a script or notebook (`__main__`): the class itself is sent, by cloudpickle. It lives in memory
-  only; nothing that is read from a file is unpickled.
+  only, except in the jobs of SLURM, which are read with a checksum.
 """
 
 import hashlib

@@ -244,6 +244,13 @@ def test_unfinished_arms_are_not_said_to_fail(tmp_path):
     assert not any("did not train" in sentence for sentence in study.verdict)
 
 
+def test_several_unfinished_arms_have_not_trained_yet(tmp_path):
+    study = make_study(tmp_path, lambda cell: "waiting", wiring="pre_ln,b2t", depth=6, warmup=0)
+    assert study.verdict[1] == (
+        "At depth 6 pre_ln and b2t have not trained yet (9 not finished each)."
+    )
+
+
 def test_power_of_the_seeds_is_stated(tmp_path):
     study = make_study(tmp_path, wiring="pre_ln,b2t", depth=6, warmup=0, lr="1e-3")
     ours, theirs = (line_of(study, arm, 6) for arm in ("pre_ln", "b2t"))

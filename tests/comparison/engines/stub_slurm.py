@@ -2,7 +2,8 @@
 """A small SLURM for tests: sbatch, squeue, scancel and scontrol that really run batch scripts.
 
 The name under which the file is called selects the command; `SLURM_STUB` names its state folder. As
-in SLURM, canceling or requeueing a task sends SIGTERM to all its processes, and
+in SLURM, canceling or requeueing a task sends SIGTERM to all its processes and,
+when it is canceled, SIGKILL later;
 `--signal=B:USR1` reaches the script only, here on request (`scontrol warn`).
 """
 
@@ -16,6 +17,7 @@ import time
 from pathlib import Path
 
 STATE = Path(os.environ["SLURM_STUB"])
+KILL_WAIT_SECONDS = 10
 
 
 def sbatch(arguments):
@@ -55,7 +57,8 @@ def scancel(names):
             if task["state"] == "PENDING":
                 write_task(number, index, **task | {"state": "CANCELLED"})
             elif task["state"] == "RUNNING":
-                write_task(number, index, **task | {"state": "COMPLETING", "end": "CANCELLED"})
+                end = {"state": "COMPLETING", "end": "CANCELLED", "time": time.time()}
+                write_task(number, index, **task | end)
                 signal_task(task, signal.SIGTERM)
 
 
@@ -79,6 +82,8 @@ def run(number, output, limit):
     while True:
         tasks = {index: task for job, index, task in read_tasks() if job == number}
         for index, process in list(running.items()):
+            if time.time() > tasks[index].get("time", time.time()) + KILL_WAIT_SECONDS:
+                signal_task(tasks[index], signal.SIGKILL)
             if process.poll() is not None:
                 del running[index]
                 state = tasks[index].get("end") or ("FAILED" if process.returncode else "COMPLETED")

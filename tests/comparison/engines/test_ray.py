@@ -1,8 +1,9 @@
-"""The Ray engine on a real local cluster with two workers."""
+"""The Ray engine on a real local cluster of two nodes."""
 
 import os
 import secrets
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -23,7 +24,7 @@ from addnorm.comparison.engines.ray import RayEngine
 from addnorm.comparison.run import run_comparison
 from addnorm.core.errors import UserError
 from addnorm.core.interrupts import StopFlag
-from tests.comparison.engines.test_engines import rows_of, tiny
+from tests.comparison.engines.test_engines import Hook, rows_of, tiny
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 START_TIMEOUT_SECONDS = 600
@@ -31,25 +32,40 @@ START_TIMEOUT_SECONDS = 600
 
 @pytest.fixture(scope="module")
 def cluster():
-    """Address of a cluster with two CPUs, started by the `ray` command and stopped afterwards."""
+    """Address of a cluster of two nodes with one CPU each, started by `ray` and stopped later."""
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         port = unused.getsockname()[1]
     files = tempfile.mkdtemp(prefix="ray", dir="/tmp")  # paths of Unix sockets must be short
-    command = [
-        *(str(Path(sys.executable).with_name("ray")), "start", "--head", "--block"),
-        *("--num-cpus=2", f"--port={port}", f"--temp-dir={files}"),
-        *("--include-dashboard=false", "--disable-usage-stats"),
-    ]
-    head = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    head = ["--head", f"--port={port}", f"--temp-dir={files}", "--include-dashboard=false"]
+    nodes = []
     try:
-        _wait_for_port(head, port)
+        nodes.append(_start_node(*head))
+        _wait_for_port(nodes[0], port)
+        nodes.append(_start_node(f"--address=127.0.0.1:{port}"))
         yield f"127.0.0.1:{port}"
     finally:
         ray.shutdown()
-        head.terminate()  # with --block the command stops the processes that it started
-        head.wait(timeout=600)
+        for node in reversed(nodes):
+            node.terminate()  # with --block the command stops the processes that it started
+            node.wait(timeout=600)
         shutil.rmtree(files, ignore_errors=True)
+
+
+def _start_node(*options):
+    ray_command = str(Path(sys.executable).with_name("ray"))
+    command = [ray_command, "start", "--block", "--num-cpus=1", "--disable-usage-stats", *options]
+    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+
+def _make_engine(address):
+    """Return an engine once both nodes have joined."""
+    deadline = time.monotonic() + START_TIMEOUT_SECONDS
+    while (engine := RayEngine(address=address)).workers < 2:
+        assert time.monotonic() < deadline, "the second node did not join"
+        time.sleep(0.5)
+    assert len([node for node in ray.nodes() if node["Alive"]]) == 2
+    return engine
 
 
 def _wait_for_port(head, port):
@@ -70,8 +86,7 @@ def test_cluster_reproduces_local_rows_with_and_without_shared_folder(
 ):
     spec = tiny(wiring="pre_ln,b2t", steps=6)
     local = run_comparison(spec, tmp_path / "local", engine=LocalEngine(workers=1))
-    engine = RayEngine(address=cluster)
-    assert engine.workers == 2
+    engine = _make_engine(cluster)
     shared = run_comparison(spec, tmp_path / "shared", engine=engine)
     # Without the marker file a node behaves as if the folder were on another machine.
     monkeypatch.setattr("pathlib.Path.touch", lambda self, *args, **kwargs: None)
@@ -83,6 +98,23 @@ def test_cluster_reproduces_local_rows_with_and_without_shared_folder(
         assert study.complete
         assert [each.end.loss for each in study.cells] == [each.end.loss for each in local.cells]
         assert [each.end.samples for each in study.cells] == [e.end.samples for e in local.cells]
+
+
+@pytest.mark.slow
+def test_sigterm_pauses_cells_which_resume(cluster, tmp_path):
+    spec = tiny(steps=300, save_every=1000, seeds=2)
+    run_comparison(spec, tmp_path / "local", engine=LocalEngine(workers=1))
+    hook = Hook(lambda event: os.kill(os.getpid(), signal.SIGTERM))
+    study = run_comparison(spec, tmp_path / "ray", engine=_make_engine(cluster), callback=hook)
+    assert study.interrupted and not any(each.end for each in study.cells)
+    assert list(tmp_path.glob("ray/cells/*/checkpoints/*"))
+    study = run_comparison(spec, tmp_path / "ray", engine=_make_engine(cluster))
+    assert [each.end.ending for each in study.cells] == ["done", "done"]
+    resumed = {
+        name: [row for row in rows if row.get("ending") != "interrupted"]
+        for name, rows in rows_of(tmp_path / "ray").items()
+    }
+    assert resumed == rows_of(tmp_path / "local")
 
 
 def test_unreachable_cluster_raises_user_error():

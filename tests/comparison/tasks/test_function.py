@@ -21,7 +21,10 @@ from addnorm.comparison.tasks import get_task
 from addnorm.comparison.tasks.function_registry import FUNCTIONS
 from addnorm.comparison.tasks.used_plugins import find_used_plugins
 from addnorm.core.errors import UserError
+from addnorm.report.comparison.chart_base import CURVES
+from addnorm.report.comparison.loss_charts import BASELINE
 from addnorm.report.comparison.page import render_comparison_page
+from addnorm.report.comparison.page_charts import ComparisonCharts, build_loss_charts
 from tests.comparison.same_process_engine import SameProcessEngine
 
 
@@ -403,3 +406,31 @@ def test_sigterm_stops_the_cells_of_a_command_within_seconds(tmp_path):
     assert process.returncode == 143 and "Traceback" not in error
     result = json.loads((tmp_path / "out" / "result.json").read_text())
     assert [cell["state"] for cell in result["cells"]] == ["waiting"]
+
+
+def test_page_draws_the_metric_that_arms_are_judged_by(tmp_path):
+    @addnorm.task("graded", metric="accuracy", maximize=True, baseline=0.1)
+    def train(cell):
+        for step in (1, 2, 3):
+            cell.log(step, train_loss=3.0 / step, accuracy=0.25 * step)
+
+    study = run(train, tmp_path / "study", axes={"size": [1, 2]})
+    losses, metric = build_loss_charts(ComparisonCharts.from_study(study)).charts
+    assert (losses.title, metric.title) == ("Training loss", "Accuracy")
+    values = {
+        chart.title: [curve["value"] for curve in chart.spec["datasets"][CURVES]]
+        for chart in (losses, metric)
+    }
+    assert all(value == [3.0, 1.5, 1.0] for value in values["Training loss"])
+    assert all(value == [0.25, 0.5, 0.75] for value in values["Accuracy"])
+    # The baseline is an accuracy, so that it belongs to one chart only, with its own sign.
+    assert losses.spec["datasets"][BASELINE] == []
+    assert metric.spec["datasets"][BASELINE] == [{"value": 0.1, "label": "baseline 0.1"}]
+    assert "nats" not in json.dumps([losses.spec, metric.spec])
+    page = render_comparison_page(study)
+    assert "An arm is one combination of values of the axes" in page
+    assert "see the data in the same order" not in page
+    assert "number below a cell: final accuracy" in page
+    assert "to the highest final accuracy of any cell" in page
+    assert "less than half of both the baseline and its own highest accuracy" in page
+    assert "validation loss" not in page

@@ -32,7 +32,7 @@ def list_claims(json: Json = False) -> None:
     if json:
         write_json(claims_facts)
         return
-    rows = [
+    rows: list[tuple[str, ...]] = [
         (each["id"], each["statement"], each["source"], each["how"], each["cost"]["standard"])
         for each in claims_facts
     ]

@@ -192,10 +192,10 @@ def compare(
         if value is not None
     }
     options = _add_axes(options, axis or [])
-    slurm_options = {"partition": partition, "time": time, "memory": memory}
+    slurm_options: dict[str, Any] = {"partition": partition, "time": time, "memory": memory}
     slurm_options |= {"sbatch": tuple(sbatch or ()), "setup": tuple(setup or ())}
-    execution = {"workers": workers, "address": address, "timeout": hang_timeout}
-    execution |= {"gpus_per_cell": gpus_per_cell}
+    execution: dict[str, Any] = {"workers": workers, "address": address, "timeout": hang_timeout}
+    execution["gpus_per_cell"] = gpus_per_cell
     _check_execution(engine, address, slurm_options)
     spec = _parse_spec(options, keys or [], task, config, demo=demo)
     folder = out or Path("demo" if demo else "comparison")

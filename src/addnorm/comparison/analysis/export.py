@@ -35,7 +35,7 @@ def study_to_dict(study: Study) -> dict[str, Any]:
         "verdict": study.verdict,
         "complete": study.complete,
         "score": study.score.name,
-        "rules": format_rules(study.task.baseline_description),
+        "rules": format_rules(study.task.baseline_description, study.task.objective),
         "spec": study.spec.model_dump(mode="json"),
         "digest": study.spec.digest,
         "ground": asdict(study.shared_data) if study.shared_data is not None else None,

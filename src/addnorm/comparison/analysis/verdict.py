@@ -120,6 +120,8 @@ def _describe_training(depth: int, lines: Sequence[ArmSummary], cells: Sequence[
         names = groups[phrase]
         if len(names) > 1 and phrase.endswith(")"):  # the counts are those of one arm
             phrase = phrase.removesuffix(")") + " each)"
+        if len(names) > 1 and phrase.startswith("has "):
+            phrase = "have " + phrase.removeprefix("has ")
         clauses.append(f"{join_names(names)} {phrase}")
     return f"At depth {depth} " + "; ".join(clauses) + "."
 

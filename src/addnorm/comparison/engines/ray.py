@@ -35,7 +35,7 @@ from addnorm.comparison.engines.file_transfer import (
 from addnorm.comparison.engines.torchrun import check_processes, run_cell_processes
 from addnorm.comparison.run_cell import DiskFullError, run_cell
 from addnorm.core.errors import UserError
-from addnorm.core.interrupts import StopFlag
+from addnorm.core.interrupts import StopFlag, ignore_repeated_signals
 from addnorm.train.run_folder import CHECKPOINTS, CONFIG
 
 
@@ -146,7 +146,10 @@ class RayEngine(Engine):
         try:
             returned: FileContents | None = self.ray.get(task)
         except self.ray.exceptions.TaskCancelledError:
-            _record_crash(job, "hung: no progress within the timeout", on_event)
+            if stop_flag.requested:
+                on_event(Event(job, "paused"))
+            else:
+                _record_crash(job, "hung: no progress within the timeout", on_event)
             return
         except self.ray.exceptions.OutOfMemoryError:
             _record_crash(job, "out of memory", on_event)
@@ -203,6 +206,8 @@ def _run_on_node(
     """Train a cell on a node; return its files if the node does not share the folder."""
     ray = _import_ray()
     torch.set_num_threads(1)
+    # Every report after a stop repeats the signal. Ray takes KeyboardInterrupt for a cancellation.
+    ignore_repeated_signals()
 
     def send(step: int, loss: float) -> None:
         if ray.get(progress_actor.report.remote(job.name, step, loss)):

@@ -161,7 +161,10 @@ class SlurmEngine(Engine):
             if (batch := batches.get(name)) is None:
                 continue
             names = (batch / NAMES).read_text(encoding="utf-8").splitlines()
-            if task.index < len(names) and (job := by_name.get(names[task.index])) is not None:
+            if (
+                task.position < len(names)
+                and (job := by_name.get(names[task.position])) is not None
+            ):
                 cells[job.name] = _SubmittedCell(job, task, batch)
         return cells
 
@@ -275,7 +278,7 @@ def _report_end(cell: _SubmittedCell, on_event: EventHandler, is_stopping: bool)
             )
         reason = f"SLURM job {cell.task} ended without a result"
         reason += f" ({end.state}, exit code {end.exit_code})" if end.state else ""
-        log = cell.batch / f"{cell.task.index}.log"
+        log = cell.batch / f"{cell.task.position}.log"
         reason += f"; see {log}" if log.exists() else "; do the nodes see this folder?"
     result = CellResult("crashed", reason)
     cell.job.folder.mkdir(parents=True, exist_ok=True)

@@ -20,10 +20,11 @@ class ArrayTask(NamedTuple):
 
     job: str
     """Number of the array job."""
-    index: int
+    position: int
+    """Number of the task in its array."""
 
     def __str__(self) -> str:
-        return f"{self.job}_{self.index}"
+        return f"{self.job}_{self.position}"
 
 
 class JobEnd(NamedTuple):

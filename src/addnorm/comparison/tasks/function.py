@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from addnorm.comparison.cell_job import CellRecipe, Heartbeat, Job
 from addnorm.comparison.cell_result import CellResult
-from addnorm.comparison.grid import UNSPECIFIED, Cell, format_value, to_plain
+from addnorm.comparison.grid import UNSPECIFIED, Cell, format_value, to_plain, write_value
 from addnorm.comparison.outcomes import LossSummary, Objective
 from addnorm.comparison.shared_data import SharedData
 from addnorm.comparison.spec import DEMO, Comparison
@@ -280,7 +280,7 @@ class FunctionTask(Task):
     ) -> tuple[str, list[str]]:
         values = {"wiring": cell.arm.wiring, "norm": cell.arm.norm, "depth": cell.depth}
         values |= {"warmup": cell.warmup, "lr": cell.lr} | dict(cell.arm.extras)
-        axes = [f"{name}={format_value(value)}" for name, value in values.items()]
+        axes = [f"{name}={write_value(value)}" for name, value in values.items()]
         keys = [f"{name}={format_value(value)}" for name, value in spec.keys.items()]
         options = [part for axis in axes for part in ("--axis", axis)]
         options += ["--seeds", "1", "--steps", str(spec.steps), f"first_seed={cell.seed}", *keys]
@@ -297,7 +297,7 @@ def select_metric(rows: Iterable[Row], metric: str) -> Iterable[Row]:
         for row in rows
         if row["name"] == name
         and row.get("site") is None
-        and (split is None or row.get("split") == split)
+        and (split is None or (row.get("split") or "train") == split)
     )
 
 

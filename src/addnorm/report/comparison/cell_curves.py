@@ -7,6 +7,8 @@ from itertools import pairwise
 
 from addnorm.comparison.analysis.study import CellOutcome, Study
 from addnorm.comparison.grid import Arm
+from addnorm.comparison.outcomes import VALIDATION_LOSS
+from addnorm.comparison.tasks.function import select_metric
 from addnorm.core.rows import Row
 from addnorm.report.comparison.site_metrics import SITE_METRICS
 from addnorm.report.downsample import Points, downsample, evenly_spaced, finite_points
@@ -31,6 +33,7 @@ class CellCurves:
     outcome: CellOutcome
     train: Points
     valid: Points
+    """The validation loss, or the metric of the task that arms are judged by."""
     full_train: Points = ()
     """The training loss before downsampling."""
     site_profiles: Mapping[tuple[str, str, int], Profile] = field(default_factory=dict)
@@ -72,6 +75,8 @@ class StudyCurves:
         max_points = max(
             MIN_CELL_POINTS, min(MAX_CELL_POINTS, MAX_PAGE_POINTS // max(1, len(study.cells)))
         )
+        column = study.task.objective.column
+        metric = "valid_loss" if column == VALIDATION_LOSS.column else column
         cells: list[CellCurves] = []
         sites: dict[str, dict[int, str]] = {}
         num_points = num_drawn = num_nonfinite = 0
@@ -79,7 +84,7 @@ class StudyCurves:
             rows = _drop_superseded(study.rows(outcome.cell))
             if not rows:
                 continue
-            train, valid = _loss_points(rows, "train"), _loss_points(rows, "valid")
+            train, valid = _metric_points(rows, "train_loss"), _metric_points(rows, metric)
             finite_train, finite_valid = finite_points(train), finite_points(valid)
             drawn = downsample(finite_train, max_points)
             cells.append(
@@ -130,14 +135,8 @@ def mean_profile(profiles: Sequence[Profile]) -> dict[int, float]:
     return {site: math.fsum(values[site]) / len(values[site]) for site in sites}
 
 
-def _loss_points(rows: Iterable[Row], split: str) -> list[tuple[float, float]]:
-    return [
-        (row["step"], row["value"])
-        for row in rows
-        if row["name"] == "loss"
-        and row.get("site") is None
-        and (row.get("split") or "train") == split
-    ]
+def _metric_points(rows: Iterable[Row], metric: str) -> list[tuple[float, float]]:
+    return [(row["step"], row["value"]) for row in select_metric(rows, metric)]
 
 
 def _site_rows(rows: Iterable[Row]) -> Iterable[Row]:

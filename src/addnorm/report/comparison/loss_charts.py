@@ -1,5 +1,6 @@
 """Charts of training and validation loss over steps, one color for each arm."""
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -31,7 +32,6 @@ from addnorm.report.theme import ArmStyle
 
 FAILURES, BASELINE = "failures", "baseline"
 """Names of datasets."""
-TITLES = {"train": "Training loss", "valid": "Validation loss"}
 
 
 def plot_losses(
@@ -41,6 +41,8 @@ def plot_losses(
     *,
     arms: Sequence[ArmStyle],
     baseline: float | None,
+    title: str,
+    axis_title: str = LOSS_AXIS_TITLE,
 ) -> Chart:
     """Return the chart of one split.
 
@@ -48,14 +50,16 @@ def plot_losses(
     last value of a cell that diverged or crashed.
 
     Args:
-        split: "train" or "valid"
+        split: "train", or "valid" for what arms are judged by
         groups: the cells of all seeds by arm and setting
         selection_keys: the selections that include an arm at a setting; others are not drawn
         arms: styles of all arms
-        baseline: loss of the task's baseline, if known
+        baseline: value of the task's baseline, if known
+        title: title of the chart
+        axis_title: title of the vertical axis
     """
     rows, failures = _curve_rows(split, groups, selection_keys)
-    y = switchable_value_axis(LOSS_AXIS_TITLE)
+    y = switchable_value_axis(axis_title)
     base = flatten_lists(alt.Chart(named_data(CURVES)), "step")
     color, dash = color_encoding(arms), dash_encoding(arms)
     seeds = (
@@ -67,7 +71,8 @@ def plot_losses(
     mean_lines = means.mark_line(style="means", strokeWidth=2.6, aria=False).encode(
         x=step_axis(), y=y, color=color, **dash
     )
-    baseline_layers = _baseline_layers(y) if baseline else []
+    has_baseline = baseline is not None and math.isfinite(baseline)
+    baseline_layers = _baseline_layers(y) if has_baseline else []
     layers: list[Any] = [*baseline_layers[:1], seeds, mean_lines]
     if split == "valid":
         mean_points = means.mark_point(
@@ -79,16 +84,18 @@ def plot_losses(
         alt.Tooltip("seed:N", title="seed"),
         alt.Tooltip("at:N", title="at"),
         alt.Tooltip("step:Q", format=","),
-        alt.Tooltip("value:Q", title="loss", format=".4g"),
+        alt.Tooltip("value:Q", title=axis_title.partition(" (")[0], format=".4g"),
     ]
     layers += [
         *baseline_layers[1:],
         _failure_layer(y, color),
         hover_layer(base, tooltip, y=y, fields=("arm", "seed", "step")),
     ]
-    baseline_rows = [{"value": baseline, "label": f"baseline {baseline:.3g}"}] if baseline else []
+    baseline_rows = (
+        [{"value": baseline, "label": f"baseline {baseline:.3g}"}] if has_baseline else []
+    )
     datasets = {CURVES: rows, FAILURES: failures, BASELINE: baseline_rows}
-    return assemble_comparison_chart(TITLES[split], layers, datasets, height=TALL_CHART_HEIGHT)
+    return assemble_comparison_chart(title, layers, datasets, height=TALL_CHART_HEIGHT)
 
 
 def _curve_rows(split: str, groups: Groups, selection_keys: SelectionKeys) -> tuple[Rows, Rows]:

@@ -84,6 +84,13 @@ def _about(study: Study) -> str:
         f"Each setting runs with {plural(spec.seeds, 'seed')}; cells with the same seed see the "
         "data in the same order.",
     ]
+    if study.task.has_free_names:  # what a function of the user does with a cell is its business
+        sentences = [
+            "An arm is one combination of values of the axes; a cell is one training run, a call "
+            "of your function.",
+            f"Every cell is asked for {spec.steps:,} steps.",
+            f"Each setting runs with {plural(spec.seeds, 'seed')}.",
+        ]
     if spec.mode == "halving":
         sentences.append(
             "The worse half of each arm's settings was stopped after a quarter of the steps, and "
@@ -108,7 +115,7 @@ def _warnings(study: Study) -> list[str]:
 
 
 def _rules(study: Study) -> Note:
-    rules = format_rules(study.task.baseline_description)
+    rules = format_rules(study.task.baseline_description, study.task.objective)
     if study.shared_data is None:
         return Note(rules)
     return Note(f"{rules} The baseline of this comparison is {format_baseline(study, 3)}.")

@@ -1,10 +1,12 @@
 """The two chart groups of a comparison: losses over steps, and metrics over sites."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 from addnorm.comparison.analysis.study import Study
+from addnorm.comparison.outcomes import VALIDATION_LOSS
 from addnorm.report.comparison.cell_curves import StudyCurves, mean_over_seeds
 from addnorm.report.comparison.cell_selections import (
     Selection,
@@ -12,7 +14,7 @@ from addnorm.report.comparison.cell_selections import (
     find_most_contrasting,
 )
 from addnorm.report.comparison.chart_base import Groups, Rows, group_by_setting, map_selection_keys
-from addnorm.report.comparison.loss_charts import TITLES, plot_losses
+from addnorm.report.comparison.loss_charts import plot_losses
 from addnorm.report.comparison.site_charts import plot_sites, site_rows
 from addnorm.report.comparison.site_metrics import SITE_METRICS
 from addnorm.report.downsample import evenly_spaced
@@ -86,17 +88,30 @@ def build_loss_charts(data: ComparisonCharts) -> ChartGroup | Note:
     """Return the charts of training and validation loss with their data as tables."""
     if not data.groups:
         return Note("No losses yet: no cell has started.")
-    shared_data = data.study.shared_data
-    baseline = shared_data.baseline if shared_data is not None else None
+    task, shared_data = data.study.task, data.study.shared_data
+    baseline = math.nan if shared_data is None else task.objective.to_loss(shared_data.baseline)
+    unit = f" ({task.loss_unit})" if task.loss_unit else ""
+    is_loss = task.objective.column == VALIDATION_LOSS.column
     arms = list(data.arm_styles.values())
-    notes = {"train": _training_loss_note(data), "valid": "Loss on held-out data."}
+    notes = {
+        "train": _training_loss_note(data),
+        "valid": "Loss on held-out data." if is_loss else "What arms are judged by.",
+    }
     charts = [
         replace(
-            plot_losses(split, data.groups, data.selection_keys, arms=arms, baseline=baseline),
+            plot_losses(
+                split,
+                data.groups,
+                data.selection_keys,
+                arms=arms,
+                baseline=baseline if is_loss or split == "valid" else None,
+                title=title,
+                axis_title=f"loss{unit}" if is_loss or split == "train" else task.objective.label,
+            ),
             log=True,
-            note=note,
+            note=notes[split],
         )
-        for split, note in notes.items()
+        for split, title in _chart_titles(data).items()
     ]
     below = Collapsible(TABLE_TITLE, _loss_tables(data))
     return ChartGroup(charts, [data.selector], arms, below=[below])
@@ -133,6 +148,11 @@ def build_site_charts(data: ComparisonCharts) -> ChartGroup | Note:
     return ChartGroup(charts, selectors, arms, log=True, below=[below])
 
 
+def _chart_titles(data: ComparisonCharts) -> dict[str, str]:
+    label = data.study.task.objective.label
+    return {"train": "Training loss", "valid": label[:1].upper() + label[1:]}
+
+
 def _training_loss_note(data: ComparisonCharts) -> str:
     curves = data.study_curves
     sentences = []
@@ -141,8 +161,10 @@ def _training_loss_note(data: ComparisonCharts) -> str:
             "Thin lines: single seeds. Thick line: moving average of their mean, up to the last "
             "step that all seeds share."
         )
+    task = data.study.task
+    name = "loss" if task.objective == VALIDATION_LOSS else task.objective.label
     sentences.append(
-        f"Dashed line: the baseline, which is the loss of {data.study.task.baseline_description}."
+        f"Dashed line: the baseline, which is the {name} of {task.baseline_description}."
     )
     if any(cell.outcome.state in ("diverged", "crashed") for cell in curves.cells):
         sentences.append("A cross marks the last finite loss of a cell that diverged or crashed.")
@@ -154,7 +176,7 @@ def _training_loss_note(data: ComparisonCharts) -> str:
 
 def _loss_tables(data: ComparisonCharts) -> list[Table | Note]:
     tables: list[Table | Note] = []
-    for split, title in TITLES.items():
+    for split, title in _chart_titles(data).items():
         means = {
             key: dict(mean_over_seeds([cell.losses(split) for cell in cells]))
             for key, cells in data.groups.items()

@@ -84,6 +84,8 @@ class StabilityMap:
     """Name, symbol and meaning of every outcome that occurs."""
     mixed: bool
     """Whether the seeds of any cell have different outcomes."""
+    metric: str = "validation loss"
+    """What the number below a cell is."""
     kind: str = field(default="stability_map", init=False)
 
 
@@ -128,7 +130,7 @@ def build_stability_map(study: Study, styles: dict[str, ArmStyle]) -> StabilityM
     present = {each.state for each in study.cells}
     legend = [(s, OUTCOME_SYMBOLS[s], OUTCOME_MEANINGS[s]) for s in STATES if s in present]
     is_mixed = any(len({each.state for each in cells}) > 1 for cells in groups.values())
-    return StabilityMap(panels, legend, is_mixed)
+    return StabilityMap(panels, legend, is_mixed, objective.label)
 
 
 def plot_stability_map(outcome_map: StabilityMap) -> Chart:
