@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     )
     from addnorm.monitor import Monitor
     from addnorm.norms import Norm, make_norm
+    from addnorm.planning import plan
     from addnorm.report.comparison.run_and_report import compare
     from addnorm.stacks import Decoder, Encoder, Stack
     from addnorm.sublayers import CrossAttention, FeedForward, KVCache, SelfAttention, Sublayer
@@ -73,6 +74,7 @@ _HOME = {
     "TabularTransformerRegressor": "addnorm.tabular",
     "Card": "addnorm.core",
     "UserError": "addnorm.core",
+    "plan": "addnorm.planning",
     "register": "addnorm.core.registry",
     "Wiring": "addnorm.wirings",
     "build": "addnorm.models",
@@ -89,30 +91,9 @@ _HOME = {
     "task": "addnorm.comparison.tasks.function_registry",
 }
 _PACKAGES = (
-    *(
-        "core",
-        "norms",
-        "wirings",
-        "sublayers",
-        "scales",
-        "stacks",
-        "models",
-        "data",
-        "measure",
-        "doctor",
-    ),
-    *(
-        "monitor",
-        "transfer",
-        "decode",
-        "tasks",
-        "train",
-        "tabular",
-        "comparison",
-        "claims",
-        "report",
-    ),
-    *("interop", "exporters", "bench"),
+    *("core", "norms", "wirings", "sublayers", "scales", "stacks", "models", "data", "measure"),
+    *("doctor", "monitor", "transfer", "decode", "tasks", "train", "planning", "tabular"),
+    *("comparison", "claims", "report", "interop", "exporters", "bench"),
 )
 
 __all__ = [
@@ -154,6 +135,7 @@ __all__ = [
     "from_hf",
     "load",
     "make_norm",
+    "plan",
     "register",
     "save_hf",
     "scale_groups",

@@ -15,7 +15,7 @@ from addnorm.scales import make_scale
 from addnorm.stacks.layer_config import LayerConfig
 from addnorm.stacks.stack import Stack
 from addnorm.sublayers import KVCache, make_positions
-from addnorm.sublayers.base import check_input, check_positive_int
+from addnorm.sublayers.base import check_input, check_positive_int, check_positive_number
 from addnorm.sublayers.masks import is_right_padded
 from addnorm.sublayers.packing import Packing
 from addnorm.sublayers.positions import registry as position_kinds
@@ -60,7 +60,9 @@ class TransformerStack(Stack):
         check_positive_int("heads", heads)
         causal, paired = self.side == "decoder", other_depth is not None
         kinds = ("self", "cross", "ffn") if causal and paired else ("self", "ffn")
-        if scale is not None and not isinstance(scale, str):  # the former name
+        is_rule = isinstance(scale, str) and scale.strip()[:1].isalpha()
+        if scale is not None and not is_rule:  # the former name of attention_scale
+            check_positive_number("scale", scale)
             scale, attention_scale = None, scale
         config = LayerConfig.from_options(
             type(self).__name__, {"scale": attention_scale, **layer_options}
