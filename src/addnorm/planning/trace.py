@@ -5,6 +5,7 @@ keeps for the backward is what autograd really saves: streams of hyper-connectio
 layers count, and recomputation shows.
 """
 
+import gc
 import weakref
 from dataclasses import dataclass
 from typing import Any
@@ -42,6 +43,9 @@ class StorageTracker(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()
         self.live = self.peak = 0
+        self.collects = False
+        """Whether to free cycles of references before a peak is noted: recomputation leaves some,
+        and when Python frees them is a matter of chance."""
         self._known: set[int] = set()
 
     def __torch_dispatch__(
@@ -62,6 +66,8 @@ class StorageTracker(TorchDispatchMode):
         if key not in self._known and key not in inputs:
             self._known.add(key)
             self.live += size
+            if self.live > self.peak and self.collects:
+                gc.collect()
             self.peak = max(self.peak, self.live)
             weakref.finalize(storage, self._free, key, size)
         return tensor
@@ -96,6 +102,7 @@ def trace_step(
             loss = sums.loss / sums.num_targets
             del sums
             activation_bytes = tracker.live
+            tracker.collects = recompute
             loss.backward()
     flops = counter.get_total_flops() + _repeated_flops(config, batch * length)
     return StepTrace(activation_bytes, tracker.peak, flops)
