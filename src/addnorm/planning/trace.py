@@ -37,11 +37,11 @@ class StepTrace:
     """FLOPs of forward and backward."""
 
 
-class StorageTracker(TorchDispatchMode):
+class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Bytes of all storages that operations in the block create, while they are alive."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.live = self.peak = 0
         self.collects = False
         """Whether to free cycles of references before a peak is noted: recomputation leaves some,
@@ -103,7 +103,7 @@ def trace_step(
             del sums
             activation_bytes = tracker.live
             tracker.collects = recompute
-            loss.backward()
+            loss.backward()  # type: ignore[no-untyped-call]
     flops = counter.get_total_flops() + _repeated_flops(config, batch * length)
     return StepTrace(activation_bytes, tracker.peak, flops)
 

@@ -60,15 +60,15 @@ class TransformerStack(Stack):
         check_positive_int("heads", heads)
         causal, paired = self.side == "decoder", other_depth is not None
         kinds = ("self", "cross", "ffn") if causal and paired else ("self", "ffn")
-        is_rule = isinstance(scale, str) and scale.strip()[:1].isalpha()
-        if scale is not None and not is_rule:  # the former name of attention_scale
+        rule = scale if isinstance(scale, str) and scale.strip()[:1].isalpha() else None
+        if scale is not None and rule is None:  # the former name of attention_scale
             check_positive_number("scale", scale)
-            scale, attention_scale = None, scale
+            attention_scale = scale  # type: ignore[assignment] # checked
         config = LayerConfig.from_options(
             type(self).__name__, {"scale": attention_scale, **layer_options}
         )
-        if scale is not None and config.base_head_dim is None:
-            base = make_scale(scale).find_base_head_dim(
+        if rule is not None and config.base_head_dim is None:
+            base = make_scale(rule).find_base_head_dim(
                 dim=dim, heads=heads, head_dim=config.head_dim
             )
             config = replace(config, base_head_dim=base)
@@ -86,7 +86,7 @@ class TransformerStack(Stack):
             role=self.side if paired else f"{self.side}_only",
             other_depth=other_depth,
             dropout=dropout,
-            scale=scale,
+            scale=rule,
         )
         self.heads, self.layer_config = heads, config
         self.positions_call = position_kinds.resolve(positions)

@@ -54,7 +54,8 @@ def coordcheck(
     from addnorm.transfer import coordcheck as check
 
     if what is not None and "=" in what:
-        what, keys = None, [what, *(keys or [])]
+        keys = [what, *(keys or [])]
+        what = None
     build, facts = _make_builder(what, keys or [])
     result = check(
         build,
