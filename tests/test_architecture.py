@@ -32,9 +32,14 @@ from tests.source_tree import (
 PACKAGE_ORDER = (
     *("core", "plugins", "kernels", "norms", "wirings", "sublayers", "scales", "stacks", "models"),
     *("data", "measure", "doctor", "monitor", "transfer", "decode", "tasks", "train", "planning"),
-    *("tabular", "comparison", "claims", "report", "interop", "exporters", "bench", "selftest"),
-    *("cli",),
+    *("tabular", "comparison", "claims", "report", "interop", "exporters", "rewiring", "bench"),
+    *("selftest", "cli"),
 )
+FORWARDED = {
+    "models/base.py": "from addnorm import rewire",
+    "interop/hf_model.py": "from addnorm import rewire",
+}
+"""Methods that pass their model on to a public function of a later package, by file."""
 INDEPENDENT = {("wirings", "sublayers"), ("sublayers", "wirings")}
 """Pairs (importer, imported) that the order would allow and the design forbids."""
 
@@ -91,7 +96,9 @@ def test_package_imports_only_earlier_packages(path):
     for line, module, _ in find_imports(path):
         imported = package_of(module)
         if module == "addnorm":
-            assert "import __version__" in path.read_text(encoding="utf-8").splitlines()[line - 1]
+            text = path.read_text(encoding="utf-8").splitlines()[line - 1].strip()
+            is_forwarded = text == FORWARDED.get(relative_name(path))
+            assert "import __version__" in text or is_forwarded
         elif imported is not None:
             allowed = PACKAGE_ORDER.index(imported) <= PACKAGE_ORDER.index(importer)
             allowed = allowed and (importer, imported) not in INDEPENDENT

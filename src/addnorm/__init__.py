@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from addnorm.norms import Norm, make_norm
     from addnorm.planning import plan
     from addnorm.report.comparison.run_and_report import compare
+    from addnorm.rewiring import rewire
     from addnorm.stacks import Decoder, Encoder, Stack
     from addnorm.sublayers import CrossAttention, FeedForward, KVCache, SelfAttention, Sublayer
     from addnorm.tabular import TabularTransformerClassifier, TabularTransformerRegressor
@@ -84,6 +85,7 @@ _HOME = {
     "fold": "addnorm.exporters",
     "from_hf": "addnorm.interop",
     "load": "addnorm.loading",
+    "rewire": "addnorm.rewiring",
     "save_hf": "addnorm.interop",
     "scale_groups": "addnorm.models",
     "to_hf": "addnorm.interop",
@@ -93,7 +95,7 @@ _HOME = {
 _PACKAGES = (
     *("core", "norms", "wirings", "sublayers", "scales", "stacks", "models", "data", "measure"),
     *("doctor", "monitor", "transfer", "decode", "tasks", "train", "planning", "tabular"),
-    *("comparison", "claims", "report", "interop", "exporters", "bench"),
+    *("comparison", "claims", "report", "interop", "exporters", "rewiring", "bench"),
 )
 
 __all__ = [
@@ -137,6 +139,7 @@ __all__ = [
     "make_norm",
     "plan",
     "register",
+    "rewire",
     "save_hf",
     "scale_groups",
     "task",

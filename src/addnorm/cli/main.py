@@ -8,6 +8,7 @@ import contextlib
 import os
 import sys
 from collections.abc import Callable, Sequence
+from importlib import import_module
 from itertools import islice
 from typing import Annotated, Any
 
@@ -31,6 +32,7 @@ from addnorm.cli.commands.list import list_members
 from addnorm.cli.commands.plan import plan
 from addnorm.cli.commands.predict import predict
 from addnorm.cli.commands.report import report
+from addnorm.cli.commands.rewire import rewire
 from addnorm.cli.commands.selftest import selftest
 from addnorm.cli.commands.show import show
 from addnorm.cli.commands.train import train
@@ -57,6 +59,7 @@ COMMANDS: dict[str, Callable[..., Any] | typer.Typer] = {
     "fill-mask": fill_mask,
     "fit": fit,
     "predict": predict,
+    "rewire": rewire,
     "export": export,
     "bench": bench,
     "selftest": selftest,
@@ -64,6 +67,12 @@ COMMANDS: dict[str, Callable[..., Any] | typer.Typer] = {
 """Commands by name, in the order of `addnorm --help`."""
 
 EXIT_DONE, EXIT_ERROR = 0, 2
+# What typer raises for wrong options: before version 0.29 an exception of click.
+CommandLineError: type[Exception] = (
+    typer.TyperException
+    if hasattr(typer, "TyperException")
+    else import_module("click").ClickException
+)
 NO_MEMORY_TEXTS = (
     *("can't allocate memory", "out of memory", "Storage size calculation overflowed"),
     *("multiplication overflow", "Unable to allocate", "DefaultCPUAllocator"),
@@ -105,7 +114,7 @@ def _handle_exception(problem: BaseException) -> int:
     if isinstance(problem, BrokenPipeError):
         _discard_stdout()
         return EXIT_DONE  # the reader, such as `head`, has closed the pipe
-    if isinstance(problem, typer.TyperException):
+    if isinstance(problem, CommandLineError):
         context = getattr(problem, "ctx", None)
         verb = context.command_path if context else "addnorm"
         return _print_error(f"{problem.format_message().rstrip('.')}; try '{verb} --help'")

@@ -5,12 +5,13 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
+from typing_extensions import Self
 
 from addnorm.core.display import render_html
 from addnorm.core.errors import UserError
@@ -181,6 +182,12 @@ class Model(TrainingInterface, WiredModule):
         """
         return cross_entropy(self(*inputs, **options), targets, smoothing=smoothing)
 
+    def rewire(self, **changes: Any) -> tuple[Any, Any]:
+        """Return a model of another arrangement and a report; see `addnorm.rewire`."""
+        from addnorm import rewire
+
+        return rewire(self, **changes)
+
     def save(self, folder: str | Path) -> None:
         """Save `config.json` and `model.safetensors` to a folder, with their checksums.
 
@@ -297,6 +304,7 @@ def make_stack(stack_class: type[Encoder] | type[Decoder], config: Config, **cha
             "scale": config.scale,
             "positions": config.positions,
             "embed_norm": config.embed_norm,
+            "embed_dim": config.embed_dim,
             "dropout": config.dropout,
             **config.layer_options,
             **changes,

@@ -15,7 +15,7 @@ from addnorm.sublayers.base import Tap
 from addnorm.wirings.base import DropoutBranch
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass  # neither frozen nor with slots: torch.compile before 2.7 reads no such objects
 class SublayerBranch(DropoutBranch):
     """branch = dropout(multiplier * sublayer(h))
 
@@ -72,7 +72,7 @@ class SublayerBranch(DropoutBranch):
         return self.dropout(branch) if self.rate else branch
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass
 class TappedBranch:
     """Branch between two taps; a hook of a tap may replace the tensor."""
 

@@ -38,6 +38,7 @@ from addnorm.stacks.scaling import (
     measure_wiring,
 )
 from addnorm.stacks.taps import Taps
+from addnorm.sublayers.attention_options.shared_tensors import SharedTensors
 from addnorm.wirings.base import Branch, Observer, State, Wiring
 from addnorm.wirings.base import registry as wirings
 
@@ -248,7 +249,8 @@ class Stack(nn.Module):
             theirs = theirs if theirs.startswith("wiring=") else "no readable arrangement"
             raise ArrangementMismatchError(
                 f"state_dict: expected weights of the arrangement [{ours}], got [{theirs}]; build "
-                "the stack with the arrangement of the weights"
+                "the stack with the arrangement of the weights, or change that of the trained "
+                "model with addnorm.rewire"
             )
 
     def _run_sites(
@@ -261,11 +263,12 @@ class Stack(nn.Module):
     ) -> Tensor:
         x, context = self._prepare_inputs(x, mask, cond, context)
         wiring = self.wiring.with_context(mask, cond)
-        context = {"mask": mask, "cond": cond} | context
+        context = {"mask": mask, "cond": cond, **context}
         state = self._cast_state(wiring.open(x))
+        shared = SharedTensors()
         run_step = self._tapped_step if self.taps.has_hooks else _plain_step
         for site, sublayer in zip(self.plan.sites, self.sublayers, strict=True):
-            kwargs = self._sublayer_kwargs(site, wiring, context)
+            kwargs = self._sublayer_kwargs(site, wiring, context, shared)
             name = partial(self._describe_sublayer, site)
             branch = SublayerBranch(
                 sublayer, kwargs, self.dropout, name, self.recompute, self.branch_multiplier
@@ -277,6 +280,11 @@ class Stack(nn.Module):
         if self.stream is None:
             return state
         return tuple(x.to(self.stream) if x.is_floating_point() else x for x in state)
+
+    @property
+    def input_dim(self) -> int:
+        """Number of features of the input."""
+        return self.plan.dim
 
     def _prepare_inputs(
         self, x: Tensor, mask: Tensor | None, cond: Tensor | None, context: dict[str, Any]
@@ -302,7 +310,7 @@ class Stack(nn.Module):
         return state
 
     def _sublayer_kwargs(
-        self, site: Site, wiring: Wiring, context: dict[str, Any]
+        self, site: Site, wiring: Wiring, context: dict[str, Any], shared: SharedTensors
     ) -> dict[str, Any]:
         """Return the arguments of a site's sub-layer: its part of the context, and the plugs."""
         signature = self._signatures[site.index]
@@ -311,6 +319,8 @@ class Stack(nn.Module):
             kwargs["cache"] = kwargs["cache"][site.index]
         if "plugs" in signature.names:
             kwargs["plugs"] = wiring.plugs(site)
+        if "shared" in signature.names:
+            kwargs["shared"] = shared
         return kwargs
 
     def _describe_sublayer(self, site: Site) -> str:
@@ -320,10 +330,11 @@ class Stack(nn.Module):
     def _check(
         self, x: Tensor, mask: Tensor | None, cond: Tensor | None, context: dict[str, Any]
     ) -> None:
-        check_tensor("x", x, f"a tensor (..., L, {self.plan.dim})")
-        if x.ndim < 2 or x.shape[-1] != self.plan.dim or not x.is_floating_point():
+        dim = self.input_dim
+        check_tensor("x", x, f"a tensor (..., L, {dim})")
+        if x.ndim < 2 or x.shape[-1] != dim or not x.is_floating_point():
             raise UserError(
-                f"x: expected floating point of shape (..., L, {self.plan.dim}), got {x.dtype} of "
+                f"x: expected floating point of shape (..., L, {dim}), got {x.dtype} of "
                 f"shape {tuple(x.shape)}"
             )
         check_mask(mask, x)
@@ -338,12 +349,12 @@ class Stack(nn.Module):
                 "condition; choose a norm such as ada_ln"
             )
         for name in context:
-            if name == "plugs" or not any(name in each for each in self._signatures):
+            if name in ("plugs", "shared") or not any(name in each for each in self._signatures):
                 raise UserError(
                     f"{name}: expected an argument that a sub-layer names in its forward; no "
                     f"sub-layer of this stack takes {name!r}"
                 )
-        present = {"plugs", *(["mask"] if mask is not None else [])}
+        present = {"plugs", "shared", *(["mask"] if mask is not None else [])}
         present |= {name for name, value in context.items() if value is not None}
         for site, signature in zip(self.plan.sites, self._signatures, strict=True):
             for name in set(signature.required) - present:

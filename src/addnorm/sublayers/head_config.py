@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass
 
-from addnorm.core.errors import UserError
+from addnorm.core.errors import UserError, unknown_name_message
+from addnorm.sublayers.attention_options.output_gate import GATES
 from addnorm.sublayers.base import (
     check_bool,
     check_dropout,
@@ -10,6 +11,8 @@ from addnorm.sublayers.base import (
     check_positive_number,
 )
 from addnorm.sublayers.qk_norm import registry as qk_norms
+
+SINKS = ("none", "learned", "off_by_one")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,6 +46,10 @@ class HeadConfig:
     """Query-key norm: none, l2, cosine, rms, rms_head or layer_head."""
     persistent: int = 0
     """Number of learned keys and values per key head."""
+    gate: str = "none"
+    """Sigmoid gate of the heads' outputs: none, element or head."""
+    sink: str = "none"
+    """Addend of the softmax's denominator: none, learned per head, or off_by_one, which adds 1."""
 
     def __post_init__(self) -> None:
         for name in ("dim", "heads", "kv_heads", "head_dim", "memory_dim", "base_head_dim"):
@@ -56,6 +63,9 @@ class HeadConfig:
         for name in ("scale", "cap"):
             if getattr(self, name) is not None:
                 check_positive_number(name, getattr(self, name))
+        for name, choices in (("gate", GATES), ("sink", SINKS)):
+            if getattr(self, name) not in choices:
+                raise UserError(unknown_name_message(name, str(getattr(self, name)), choices))
         kv_heads = self.heads if self.kv_heads is None else self.kv_heads
         if self.heads % kv_heads:
             raise UserError(f"kv_heads: expected a divisor of heads={self.heads}, got {kv_heads}")

@@ -92,6 +92,9 @@ class Wiring(nn.Module, ABC):
     """Whether `read` and `write` act on each token separately; False if they draw per sample."""
     num_state_tensors: int | None = 1
     """Number of state tensors between two layers; None if it grows from layer to layer."""
+    ignores_branch_size: bool = False
+    """Whether every branch is normalized and then used as a direction, so that no factor on it
+    has an effect."""
     multiplier_place: Literal["branch", "write", "none"] = "branch"
     """Where a factor on what is added to the stream belongs: on the branch before `write`; inside
     of `write`, behind a norm that would remove it; or nowhere, as sums are learned or averaged."""
@@ -131,6 +134,14 @@ class Wiring(nn.Module, ABC):
         return self.write(state, site, branch(h))
 
     # Optional properties of a wiring
+
+    def finish_branch(self, site: Site, branch: Tensor) -> Tensor:
+        """Return a branch as it is added: behind norms of its own, if the wiring has any."""
+        return branch
+
+    def add_branch(self, state: State, site: Site, branch: Tensor) -> State:
+        """Write a finished branch; `write` is `finish_branch`, then `add_branch`."""
+        return self.write(state, site, branch)
 
     def gain(self, role: str, site: Site | None = None) -> float:
         """Return the factor on the initial weights of a role; `embed` has no site."""

@@ -55,6 +55,7 @@ class NGPT(Wiring):
     # No warm-up; the decay is the usual one.
     schedule = "cosine(warmup=0)"
     scheme = "unit"
+    ignores_branch_size = True
 
     # NOTE[DIFF]: x is normalized before the step as in the released code; OLMo-core uses the raw x
     # (skip=raw).

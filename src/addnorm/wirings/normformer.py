@@ -103,16 +103,21 @@ class NormFormer(Wiring):
         return self.norm(site)(state[0]), state
 
     def write(self, state: State, site: Site, branch: Tensor) -> State:
+        return self.add_branch(state, site, self.finish_branch(site, branch))
+
+    def finish_branch(self, site: Site, branch: Tensor) -> Tensor:
         # Normalize the output of attention before the add.
-        (x,) = state
         key = str(site.index)
         if key in self.g and self.head_scale == "post":
             branch = branch * self.g[key].repeat_interleave(branch.shape[-1] // len(self.g[key]))
         if key in self.outer_norms:
             branch = self.bind(self.outer_norms[key])(branch)
-        if key in self.res:
-            x = self.res[key] * x
-        return (x + self.scale_residual(branch),)
+        return self.scale_residual(branch)
+
+    def add_branch(self, state: State, site: Site, branch: Tensor) -> State:
+        key = str(site.index)
+        x = self.res[key] * state[0] if key in self.res else state[0]
+        return (x + branch,)
 
     def close(self, state: State) -> Tensor:
         return self.apply_final_norm(state[0])

@@ -102,7 +102,7 @@ def smollm3(f: ConfigReader) -> dict[str, Any]:
 def granite(f: ConfigReader) -> dict[str, Any]:
     """Read granite: scaled embeddings, attention, logits and branches."""
     multiplier = float(f("residual_multiplier"))
-    wiring = "pre_ln" if multiplier == 1 else f"pre_ln(residual_multiplier={multiplier!r})"
+    wiring = "pre_ln" if multiplier == 1 else f"scaled(r={multiplier!r})"
     return like_llama(
         f,
         wiring=wiring,

@@ -123,6 +123,13 @@ class StockClass:
     """Returns the fields of the config of transformers."""
 
 
+def stock_kind(config: Config) -> str:
+    """Return the key of `StockClass.classes` for a config."""
+    if config.kind == "classifier" and config.classes is None:
+        return "encoder"
+    return "token_classifier" if config.pooling == "none" else config.kind
+
+
 def _llama(f: Facts, **changes: Any) -> dict[str, Any]:
     c = f.config
     return {

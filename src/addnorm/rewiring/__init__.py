@@ -1,0 +1,7 @@
+"""Changes of the arrangement of models that already exist; `addnorm.rewire` is a function."""
+
+from addnorm.rewiring.report import Change, RewireReport, TensorChanges
+from addnorm.rewiring.rewire_model import rewire
+from addnorm.rewiring.tensor_changes import carry_optimizer_state
+
+__all__ = ["Change", "RewireReport", "TensorChanges", "carry_optimizer_state", "rewire"]

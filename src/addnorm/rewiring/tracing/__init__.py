@@ -1,0 +1,1 @@
+"""Forward passes recorded as aten operations, and how weights reach norms in them."""
