@@ -340,10 +340,10 @@ def batch_norm_is_worse(good, noise):
 
 
 def rate_transfers(good, noise):
-    """The large model is best at the rate of the small one, or at a fourth of it."""
-    rates = (1e-3, 2e-3, 4e-3, 8e-3, 1.6e-2)
-    for study, best in (("standard", 2e-3), ("mup", 4e-3), ("completep", 4e-3 if good else 2e-3)):
-        for depth, top in ((4, 4e-3), (16, best)):
+    """The large model is best at the rate of the small one, or at half of it."""
+    rates = (1e-4, 1e-3, 2e-3, 1e-2)
+    for study, best in (("standard", 1e-3), ("mup", 2e-3), ("completep", 2e-3 if good else 1e-3)):
+        for depth, top in ((4, 2e-3), (16, best)):
             for rate in rates:
                 for seed in SEEDS:
                     distance = abs(rates.index(rate) - rates.index(top))
