@@ -231,9 +231,10 @@ class LearnedPositions(Positions):
             last = 0
         else:
             last = int(index.max())
-        if last >= self.length:
+        length = len(self.table)
+        if last >= length:
             raise UserError(
-                f"position_index: expected below {self.length}, the learned positions, got {last}; "
+                f"position_index: expected below {length}, the learned positions, got {last}; "
                 "set learned(length=...) to the longest sequence"
             )
         return x + self.table[index].to(x.dtype)
