@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     )
     from addnorm.monitor import Monitor
     from addnorm.norms import Norm, make_norm
+    from addnorm.planning import plan
     from addnorm.report.comparison.run_and_report import compare
     from addnorm.rewiring import rewire
     from addnorm.stacks import Decoder, Encoder, Stack
@@ -74,6 +75,7 @@ _HOME = {
     "TabularTransformerRegressor": "addnorm.tabular",
     "Card": "addnorm.core",
     "UserError": "addnorm.core",
+    "plan": "addnorm.planning",
     "register": "addnorm.core.registry",
     "Wiring": "addnorm.wirings",
     "build": "addnorm.models",
@@ -92,8 +94,8 @@ _HOME = {
 }
 _PACKAGES = (
     *("core", "norms", "wirings", "sublayers", "scales", "stacks", "models", "data", "measure"),
-    *("doctor", "monitor", "transfer", "decode", "tasks", "train", "tabular", "comparison"),
-    *("claims", "report", "interop", "exporters", "rewiring", "bench"),
+    *("doctor", "monitor", "transfer", "decode", "tasks", "train", "planning", "tabular"),
+    *("comparison", "claims", "report", "interop", "exporters", "rewiring", "bench"),
 )
 
 __all__ = [
@@ -135,6 +137,7 @@ __all__ = [
     "from_hf",
     "load",
     "make_norm",
+    "plan",
     "register",
     "rewire",
     "save_hf",

@@ -339,7 +339,27 @@ def batch_norm_is_worse(good, noise):
     yield from cells({"pre_ln batch": 0.1 if good else 0.85}, study="small batches")
 
 
+def rate_transfers(good, noise):
+    """The large model is best at the rate of the small one, or at half of it."""
+    rates = (1e-4, 1e-3, 2e-3, 1e-2)
+    for study, best in (("standard", 1e-3), ("mup", 2e-3), ("completep", 2e-3 if good else 1e-3)):
+        for depth, top in ((4, 2e-3), (16, best)):
+            for rate in rates:
+                for seed in SEEDS:
+                    distance = abs(rates.index(rate) - rates.index(top))
+                    yield {
+                        "name": "progress", "study": study, "arm": f"wiring dim={depth}",
+                        "depth": depth, "warmup": 10, "lr": rate, "seed": seed,
+                        "state": "trained",
+                        "value": 1.0 - 0.3 * distance + spread(seed, noise) * (distance == 0),
+                    }  # fmt: skip
+
+
 ROWS = {
+    **{
+        f"rate_transfers_with_{wiring}": rate_transfers
+        for wiring in ("pre_ln", "post_ln", "deepnorm")
+    },
     "post_ln_needs_warmup_on_multi30k": post_ln_needs_warmup,
     "ft_transformer_first_norm": first_norm("waves", "digits"),
     "ft_transformer_first_norm_on_california": first_norm("table"),

@@ -42,6 +42,9 @@ from addnorm.claims.catalogue.post_ln_needs_warmup_on_multi30k import (
 )
 from addnorm.claims.catalogue.radam_replaces_warmup import RadamReplacesWarmup
 from addnorm.claims.catalogue.rank_collapse import RankCollapse
+from addnorm.claims.catalogue.rate_transfers_with_deepnorm import RateTransfersWithDeepnorm
+from addnorm.claims.catalogue.rate_transfers_with_post_ln import RateTransfersWithPostLn
+from addnorm.claims.catalogue.rate_transfers_with_pre_ln import RateTransfersWithPreLn
 from addnorm.claims.catalogue.residual_dependency import ResidualDependency
 from addnorm.claims.catalogue.rezero_identity import RezeroIdentity
 from addnorm.claims.catalogue.rezero_is_faster import RezeroIsFaster
@@ -98,6 +101,9 @@ __all__ = [
     "RULE",
     "RadamReplacesWarmup",
     "RankCollapse",
+    "RateTransfersWithDeepnorm",
+    "RateTransfersWithPostLn",
+    "RateTransfersWithPreLn",
     "ResidualDependency",
     "Result",
     "RezeroIdentity",

@@ -29,6 +29,7 @@ from addnorm.cli.commands.fill_mask import fill_mask
 from addnorm.cli.commands.fit import fit
 from addnorm.cli.commands.generate import generate
 from addnorm.cli.commands.list import list_members
+from addnorm.cli.commands.plan import plan
 from addnorm.cli.commands.predict import predict
 from addnorm.cli.commands.report import report
 from addnorm.cli.commands.rewire import rewire
@@ -46,6 +47,7 @@ COMMANDS: dict[str, Callable[..., Any] | typer.Typer] = {
     "compare": compare,
     "report": report,
     "coordcheck": coordcheck,
+    "plan": plan,
     "claims": claims,
     "doctor": doctor,
     "data": data,

@@ -23,6 +23,7 @@ from torch.autograd.function import once_differentiable
 
 from addnorm.core.errors import UserError
 from addnorm.kernels.cross_entropy_rows import cross_entropy_rows
+from addnorm.kernels.dry_run import is_dry_run
 from addnorm.kernels.inputs import check_tensor, describe_value
 from addnorm.kernels.linear import linear
 
@@ -111,7 +112,7 @@ def linear_cross_entropy(
     h, targets = h.flatten(0, -2), targets.flatten()
     counted = targets != ignore_index
     count = counted.sum()
-    if int(count) < len(targets):
+    if not is_dry_run() and int(count) < len(targets):
         h, targets = h[counted], targets[counted]
     device, inputs = h.device.type, [each for each in (h, table, bias) if each is not None]
     requires_grad = torch.is_grad_enabled() and any(each.requires_grad for each in inputs)
@@ -120,6 +121,11 @@ def linear_cross_entropy(
     with torch.autocast(device, enabled=False):
         loss, nll, correct = _ChunkedCrossEntropy.apply(h, table, bias, targets, options)  # type: ignore[no-untyped-call]
     return LossSums(loss, nll, correct, count)
+
+
+def chunk_rows(classes: int, device: str) -> int:
+    """Return the number of tokens of a chunk."""
+    return max(1, (CPU_CHUNK_LOGITS if device == "cpu" else GPU_CHUNK_LOGITS) // classes)
 
 
 class _LossOptions(NamedTuple):
@@ -143,7 +149,7 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         options: _LossOptions,
     ) -> tuple[Tensor, Tensor, Tensor]:
         classes, (dtype, cap, smoothing, requires_grad) = len(table), options
-        size = max(1, (CPU_CHUNK_LOGITS if h.device.type == "cpu" else GPU_CHUNK_LOGITS) // classes)
+        size = chunk_rows(classes, h.device.type)
         inputs, matrix = h.to(dtype), table.to(dtype)
         shift = None if bias is None else bias.to(dtype)
         sum_dtype = torch.promote_types(dtype, torch.float32)
@@ -155,7 +161,8 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
             else None
             for each, needed in zip((h, table, bias), ctx.needs_input_grad[:3], strict=True)
         ]
-        for start in range(0, len(h), size):
+        starts = range(0, len(h), size)
+        for start in starts[:1] if is_dry_run() else starts:
             chunk = inputs[start : start + size]
             logits = linear(chunk, matrix, shift).to(sum_dtype)  # (tokens, classes)
             cap_slope = None
@@ -202,7 +209,8 @@ def _add_gradients(
     if dh is not None:
         dh[start : start + len(chunk)] = grad @ matrix
     if dtable is not None and grad.dtype == dtable.dtype:
-        dtable.addmm_(grad.T, chunk)
+        # The same as addmm_, which torch.utils.flop_counter does not count.
+        torch.addmm(dtable, grad.T, chunk, out=dtable)
     elif dtable is not None:
         dtable += grad.T @ chunk
 

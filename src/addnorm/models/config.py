@@ -284,7 +284,9 @@ class Config(FrozenConfig):
         """Value of `head_scale` as a number; with a scale, that of the base model over m_N."""
         is_root = self.head_scale == "rsqrt_dim"
         factor = self.base_dim**-0.5 if is_root else float(self.head_scale)
-        return factor if self.scale is None else factor * self._rule.output_multiplier(self.dim)
+        if self.scale is None or self.embed_dim is not None:  # its input then has a fixed width
+            return factor
+        return factor * self._rule.output_multiplier(self.dim)
 
     @property
     def base_dim(self) -> int:

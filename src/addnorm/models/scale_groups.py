@@ -145,7 +145,7 @@ class ParameterFactors:
         self.moved = {} if own is not None else dict(_moved_factors(model, self.rule))
 
     def is_layer_matrix(self, parameter: nn.Parameter) -> bool:
-        """Whether a parameter is a matrix of a sub-layer."""
+        """Return whether Muon takes a parameter: it is a matrix with a role in its sub-layer."""
         size = self.sizes.get(id(parameter))
         if size is None:
             return parameter.ndim == 2 and self.rule is None

@@ -17,7 +17,7 @@ from addnorm.stacks.layer_config import LayerConfig
 from addnorm.stacks.stack import Stack
 from addnorm.sublayers import KVCache, make_positions
 from addnorm.sublayers.activations import resolve_activation
-from addnorm.sublayers.base import check_input, check_positive_int
+from addnorm.sublayers.base import check_input, check_positive_int, check_positive_number
 from addnorm.sublayers.head_config import split_dim
 from addnorm.sublayers.masks import is_right_padded
 from addnorm.sublayers.packing import Packing
@@ -64,13 +64,15 @@ class TransformerStack(Stack):
         check_positive_int("heads", heads)
         causal, paired = self.side == "decoder", other_depth is not None
         kinds = ("self", "cross", "ffn") if causal and paired else ("self", "ffn")
-        if scale is not None and not isinstance(scale, str):  # the former name
-            scale, attention_scale = None, scale
+        rule = scale if isinstance(scale, str) and scale.strip()[:1].isalpha() else None
+        if scale is not None and rule is None:  # the former name of attention_scale
+            check_positive_number("scale", scale)
+            attention_scale = scale  # type: ignore[assignment] # checked
         config = LayerConfig.from_options(
             type(self).__name__, {"scale": attention_scale, **layer_options}
         )
-        if scale is not None and config.base_head_dim is None:
-            base = make_scale(scale).find_base_head_dim(
+        if rule is not None and config.base_head_dim is None:
+            base = make_scale(rule).find_base_head_dim(
                 dim=dim, heads=heads, head_dim=config.head_dim
             )
             config = replace(config, base_head_dim=base)
@@ -88,7 +90,7 @@ class TransformerStack(Stack):
             role=self.side if paired else f"{self.side}_only",
             other_depth=other_depth,
             dropout=dropout,
-            scale=scale,
+            scale=rule,
         )
         self.heads, self.layer_config = heads, config
         self.embed_dim = dim if embed_dim is None else embed_dim

@@ -195,7 +195,7 @@ def coordcheck(
                     done[width, depth] = _train(model, inputs, criterion, run, steps)
             place = {"axis": axis, "width": width, "depth": depth, "seed": seed}
             for source, target in zip(done[width, depth], (rows, losses), strict=True):
-                target += [place | row for row in source]
+                target += [{**place, **row} for row in source]
     return CoordinateCheck(tuple(rows), tuple(losses), steps, tolerance)
 
 
@@ -226,7 +226,7 @@ def _train(
         losses.append({"step": step, "value": float(value.detach())})
         if step < steps:
             optimizer.zero_grad()
-            value.backward()
+            value.backward()  # type: ignore[no-untyped-call]
             optimizer.step()
     return rows, losses
 

@@ -46,6 +46,8 @@ class DeepDelta(Wiring):
     with v = 0 reflects x. The size of a branch does not matter.
     """
 
+    multiplier_place = "none"  # the branch is a direction, whose length does not matter
+
     ignores_branch_size = True
 
     # NOTE[DIFF]: the main variants of the paper have a matrix state with convolutions; this is the

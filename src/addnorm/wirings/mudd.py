@@ -51,6 +51,8 @@ class MUDD(Wiring):
     Xiao et al. 2025, section 2, with one way. Start values: the released JAX code.
     """
 
+    multiplier_place = "none"  # layers are summed with learned weights
+
     num_state_tensors = None
 
     # NOTE[DIFF]: the paper has four ways: queries, keys, values and the stream of the next layer

@@ -58,6 +58,15 @@ def compare(
             rich_help_panel=AXES_PANEL,
         ),
     ] = None,
+    transfer: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="SIZES",
+            help="Does the best learning rate of the smallest model stay the best? Sizes such as "
+            "depth=4,8,16; more of them may follow as keys (dim=64,128). Sweeps lr if not given",
+            rich_help_panel=AXES_PANEL,
+        ),
+    ] = None,
     seeds: Annotated[
         int | None, typer.Option(help="Number of seeds per setting", rich_help_panel=AXES_PANEL)
     ] = None,
@@ -191,6 +200,8 @@ def compare(
         for name, value in (axes | effort | {"target": target}).items()
         if value is not None
     }
+    if transfer:
+        options, axis, keys = _add_sizes(options, axis or [], keys or [], transfer)
     options = _add_axes(options, axis or [])
     slurm_options: dict[str, Any] = {"partition": partition, "time": time, "memory": memory}
     slurm_options |= {"sbatch": tuple(sbatch or ()), "setup": tuple(setup or ())}
@@ -222,13 +233,37 @@ def compare(
         )
     finally:
         reporter.close()
-    _print_result(study, json=json)
+    _print_result(study, json=json, transfer=bool(transfer))
     if png is not None:
         write_pngs(study, png)
     if csv or safe_csv:
         write_csvs(study, folder, escape_formulas=safe_csv)
     if study.interrupted:
         raise typer.Exit(interrupt_exit_code())
+
+
+def _add_sizes(
+    options: dict[str, Any], axes: list[str], keys: list[str], sizes: list[str]
+) -> tuple[dict[str, Any], list[str], list[str]]:
+    """Return options, axes and keys with the sizes of `--transfer`, and a sweep of rates.
+
+    A key with several values, such as dim=64,128, is a size, too.
+    """
+    from addnorm.core.errors import UserError
+
+    several = [key for key in keys if key.partition("=")[0] == "dim" and "," in key]
+    options, axes = {"lr": "sweep", **options}, list(axes)
+    for text in (*sizes, *several):
+        name, _, values = (part.strip() for part in text.partition("="))
+        if name not in ("depth", "dim") or not values:
+            raise UserError(f"--transfer: expected depth=4,8,16 or dim=64,128, got {text!r}")
+        if name in options:
+            raise UserError(f"--transfer: {name} is given twice; keep one of them")
+        if name == "depth":
+            options["depth"] = values
+        else:
+            axes.append(f"dim={values}")
+    return options, axes, [key for key in keys if key not in several]
 
 
 def _check_execution(engine: str, address: str | None, slurm_options: dict[str, Any]) -> None:
@@ -319,12 +354,22 @@ def _parse_spec(
     return parse_comparison(values | overrides)
 
 
-def _print_result(study: "Study", *, json: bool) -> None:
+def _print_result(study: "Study", *, json: bool, transfer: bool = False) -> None:
     from addnorm.cli.output import make_console, write_json, write_page
     from addnorm.cli.summary_table import summary_table
     from addnorm.comparison.analysis.export import study_to_dict
 
+    answers: list[str] = []
+    result = study_to_dict(study)
+    if transfer:
+        from addnorm.comparison.analysis.transfer import analyze_transfer
+        from addnorm.report.comparison.transfer_page import write_transfer_page
+
+        page = write_transfer_page(study)
+        results = analyze_transfer(study.cells)
+        result["transfer"] = [each.to_dict() for each in results]
+        answers = ["", *(each.sentence() for each in results), f"page: {page}"]
     if json:
-        write_json(study_to_dict(study))
+        write_json(result)
         return
-    write_page(make_console(), summary_table(study), "", *study.verdict)
+    write_page(make_console(), summary_table(study), "", *study.verdict, *answers)

@@ -45,7 +45,7 @@ def coordcheck(
     ] = Path("coordcheck"),
     json: Annotated[bool, typer.Option("--json", help="Print the result as JSON")] = False,
 ) -> None:
-    """Check that activations and updates keep their size as a model grows.
+    """Check that activations keep their size over width and depth.
 
     Exits with 1 if the updates of a site grow or fall; those of logits may fall with the width.
     """
@@ -54,7 +54,8 @@ def coordcheck(
     from addnorm.transfer import coordcheck as check
 
     if what is not None and "=" in what:
-        what, keys = None, [what, *(keys or [])]
+        keys = [what, *(keys or [])]
+        what = None
     build, facts = _make_builder(what, keys or [])
     result = check(
         build,

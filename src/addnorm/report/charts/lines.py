@@ -48,7 +48,7 @@ def plot_lines(
         marks: points to emphasize
         wide: whether the chart spans the full width of the page
     """
-    rows = [
+    rows: list[dict[str, Any]] = [
         {"series": name, "x": at, "value": round_significant(value, 4)}
         for name, points in lines
         for at, value in points

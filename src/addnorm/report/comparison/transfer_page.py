@@ -1,0 +1,60 @@
+"""The page of `addnorm compare --transfer`: loss over learning rate for each size."""
+
+from pathlib import Path
+
+from addnorm.comparison.analysis.study import Study
+from addnorm.comparison.analysis.transfer import TransferResult, analyze_transfer
+from addnorm.report.charts.lines import plot_lines
+from addnorm.report.html.page import Headline, Section, Table, render_page, write_page
+
+PAGE_FILE = "transfer.html"
+HEAD = ("size", "best learning rate", "between rates", "best loss", "cost of the smallest's rate")
+ABOUT = (
+    "Mean final loss over seeds; circles mark the best rate of each size. Where a scale carries "
+    "the learning rate over, the circles are above each other."
+)
+
+
+def write_transfer_page(study: Study) -> Path:
+    """Write `transfer.html` into the folder of a comparison and return its path."""
+    return write_page(study.folder / PAGE_FILE, render_transfer_page(study))
+
+
+def render_transfer_page(study: Study) -> str:
+    """Return the page as HTML."""
+    results = analyze_transfer(study.cells)
+    sections = [Section("Answer", [Headline([each.sentence() for each in results])], ABOUT)]
+    sections += [_arm_section(each) for each in results]
+    about = f"Folder: {study.folder.resolve()}"
+    return render_page("Transfer of the learning rate", sections=sections, about=about)
+
+
+def _arm_section(result: TransferResult) -> Section:
+    costs = {curve.name: cost for curve, cost in result.costs()}
+    rows = []
+    for curve in result.curves:
+        cost, best = costs.get(curve.name), curve.best
+        rows.append(
+            (
+                curve.name,
+                "none" if best is None else f"{best[0]:g}",
+                "" if curve.vertex is None else f"{curve.vertex:.3g}",
+                "" if best is None else best[1].format(),
+                "" if cost is None else f"{cost:+.3f}",
+            )
+        )
+    chart = plot_lines(
+        [
+            (curve.name, [(rate, loss.mean) for rate, loss in curve.losses])
+            for curve in result.curves
+        ],
+        title="Loss over learning rate",
+        x="learning rate",
+        y="final loss",
+        series="size",
+        marks=[
+            (curve.best[0], curve.best[1].mean) for curve in result.curves if curve.best is not None
+        ],
+        wide=True,
+    )
+    return Section(result.arm, [chart, Table("Sizes", HEAD, rows, wide=True, stacked=True)])
