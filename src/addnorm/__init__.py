@@ -28,18 +28,18 @@ if TYPE_CHECKING:
         MaskedLM,
         PrefixLM,
         Seq2Seq,
-        build,
-        scale_groups,
     )
+    from addnorm.models.build import build
+    from addnorm.models.scale_groups import scale_groups
     from addnorm.monitor import Monitor
     from addnorm.norms import Norm, make_norm
-    from addnorm.planning import plan
+    from addnorm.planning.plan import plan
     from addnorm.report.comparison.run_and_report import compare
     from addnorm.rewiring import rewire
     from addnorm.stacks import Decoder, Encoder, Stack
     from addnorm.sublayers import CrossAttention, FeedForward, KVCache, SelfAttention, Sublayer
     from addnorm.tabular import TabularTransformerClassifier, TabularTransformerRegressor
-    from addnorm.transfer import coordcheck
+    from addnorm.transfer.coordcheck import coordcheck
     from addnorm.wirings import Wiring
 
 __version__ = "0.1.0"

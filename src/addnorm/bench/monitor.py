@@ -114,7 +114,7 @@ def _make_step(
         out: Any = model(ids)
         logits = getattr(out, "logits", out)
         loss = cross_entropy(logits[:, :-1].flatten(0, 1), ids[:, 1:].flatten())
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         optimizer.step()
         optimizer.zero_grad()
         if monitor is not None:

@@ -68,7 +68,7 @@ COMMANDS: dict[str, Callable[..., Any] | typer.Typer] = {
 
 EXIT_DONE, EXIT_ERROR = 0, 2
 # What typer raises for wrong options: before version 0.29 an exception of click.
-CommandLineError: type[Exception] = (
+CommandLineError: Any = (
     typer.TyperException
     if hasattr(typer, "TyperException")
     else import_module("click").ClickException

@@ -120,4 +120,4 @@ def process_seconds() -> float:
 
 def is_using_gpu() -> bool:
     """Return whether this process has initialized CUDA."""
-    return bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call]
+    return bool(torch.cuda.is_initialized())

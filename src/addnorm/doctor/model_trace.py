@@ -306,7 +306,7 @@ def _differentiate(
     if _has_backward_hooks(model):
         guard.save_weights()
     try:
-        scalar.backward()  # type: ignore[no-untyped-call]
+        scalar.backward()
     finally:
         for handle in handles:
             handle.remove()

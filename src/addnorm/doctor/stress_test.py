@@ -114,7 +114,7 @@ def _train(model: nn.Module, call: Call, *, measure: Loss, schedule: Sequence[fl
         losses.append(float(value.detach()))
         if not math.isfinite(losses[-1]):
             break
-        value.backward()  # type: ignore[no-untyped-call]
+        value.backward()
         size = float(nn.utils.get_total_norm([w.grad for w in weights if w.grad is not None]))
         largest = max(largest, size) if math.isfinite(size) else math.inf
         optimizer.step()

@@ -37,7 +37,7 @@ class StepTrace:
     """FLOPs of forward and backward."""
 
 
-class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class StorageTracker(TorchDispatchMode):
     """Bytes of all storages that operations in the block create, while they are alive."""
 
     def __init__(self) -> None:
@@ -103,7 +103,7 @@ def trace_step(
             del sums
             activation_bytes = tracker.live
             tracker.collects = recompute
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss.backward()
     flops = counter.get_total_flops() + _repeated_flops(config, batch * length)
     return StepTrace(activation_bytes, tracker.peak, flops)
 

@@ -69,7 +69,7 @@ def check_training(device: torch.device) -> str:
             model(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten()
         )
         optimizer.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         optimizer.step()
     value, baseline = loss.item(), math.log(VOCAB)
     if not value < baseline / 2:

@@ -40,7 +40,7 @@ def forward_backward(session: Session, batches: list[Batch], step: int) -> LossM
         # DDP averages the gradients once, in the backward pass of the last batch.
         with nullcontext() if number == len(batches) else no_sync(session.objective):
             loss, sums = _forward_loss(session, batch, session.objective)
-            (loss * (world.size / num_targets)).backward()  # type: ignore[no-untyped-call]
+            (loss * (world.size / num_targets)).backward()
         totals += sums
     return LossMeans(*world.all_reduce(totals).tolist())
 

@@ -226,7 +226,7 @@ def _train(
         losses.append({"step": step, "value": float(value.detach())})
         if step < steps:
             optimizer.zero_grad()
-            value.backward()  # type: ignore[no-untyped-call]
+            value.backward()
             optimizer.step()
     return rows, losses
 

@@ -112,7 +112,7 @@ class AdafactorSlowsRezero(InitClaim):
                 updater.zero_grad()
                 logits = model(ids)[:, 1:]
                 loss = F.cross_entropy(logits.flatten(0, 1), ids[:, :-1].flatten())
-                loss.backward()  # type: ignore[no-untyped-call]
+                loss.backward()
                 updater.step()
                 if step % settings["every"] == 0:
                     yield make_row(

@@ -102,7 +102,7 @@ class LastGradient(InitClaim):
                     heads=heads, wiring=wiring, embed_scale="sqrt_dim",
                 )  # fmt: skip
                 loss = F.cross_entropy(model(ids).flatten(0, 1), targets.flatten())
-                loss.backward()  # type: ignore[no-untyped-call]
+                loss.backward()
                 weights = [w for role, w in model.stacks[0].weights() if role == "ffn_out"]
                 assert weights[-1].grad is not None
                 yield make_row("gradient", weights[-1].grad.norm(), arm=wiring, depth=depth)

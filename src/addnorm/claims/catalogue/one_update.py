@@ -90,7 +90,7 @@ class OneUpdate(InitClaim):
                 )  # fmt: skip
                 before = _output(model, others)
                 loss = F.cross_entropy(model(ids).flatten(0, 1), targets.flatten())
-                loss.backward()  # type: ignore[no-untyped-call]
+                loss.backward()
                 make_optimizer("adamw", model, lr=settings["lr"]).step()
                 change = (_output(model, others) - before).square().mean()
                 yield make_row("change", change, arm=wiring, depth=depth)

@@ -103,9 +103,7 @@ class RezeroIdentity(InitClaim):
 
                 with torch.no_grad():
                     error = (run(x.flatten()) - x.flatten()).norm() / x.norm()
-                jacobian = torch.autograd.functional.jacobian(  # type: ignore[no-untyped-call]
-                    run, x.flatten(), vectorize=True
-                )
+                jacobian = torch.autograd.functional.jacobian(run, x.flatten(), vectorize=True)
                 values = torch.linalg.svdvals(jacobian)
                 yield make_row("error", error, arm=wiring, depth=depth)
                 kept = (

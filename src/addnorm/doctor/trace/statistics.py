@@ -143,7 +143,7 @@ class StatsCollector:
                 values["dependency"] = fraction
         if out.requires_grad:
             index = add.node
-            out.register_hook(lambda gradient: self._record_gradient(index, gradient))  # type: ignore[no-untyped-call]
+            out.register_hook(lambda gradient: self._record_gradient(index, gradient))
 
     def record_saturation(self, op: str, inputs: Tensor, node: int) -> None:
         """Record the fraction of inputs of a tanh or erf where its slope is small."""
