@@ -131,8 +131,8 @@ def _fold_stacks(work: Workspace, notes: list[FoldNote], max_length: int) -> lis
         else:
             boundaries.absorb_output(work, index, form.end_scale, form.end_shift)
             results.append(_plain_wiring(form, name, notes))
-    texts = boundaries.scale_entries(work, max_length)
-    notes += [FoldNote("model", "embedding", text) for text in texts]
+    entries = boundaries.scale_entries(work, max_length)
+    notes += [FoldNote("model", "embedding", text) for text in entries]
     return results
 
 
