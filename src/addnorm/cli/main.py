@@ -8,7 +8,6 @@ import contextlib
 import os
 import sys
 from collections.abc import Callable, Sequence
-from importlib import import_module
 from itertools import islice
 from typing import Annotated, Any
 
@@ -40,6 +39,13 @@ from addnorm.cli.commands.translate import translate
 from addnorm.core.errors import UserError
 from addnorm.core.interrupts import clear_received_signal, interrupt_exit_code, received_signal
 
+try:
+    from typer import TyperException as CommandLineError
+except ImportError:  # typer before 0.29 raises the exceptions of click
+    from click import (  # type: ignore[assignment, import-not-found, unused-ignore]
+        ClickException as CommandLineError,
+    )
+
 COMMANDS: dict[str, Callable[..., Any] | typer.Typer] = {
     "list": list_members,
     "show": show,
@@ -67,12 +73,6 @@ COMMANDS: dict[str, Callable[..., Any] | typer.Typer] = {
 """Commands by name, in the order of `addnorm --help`."""
 
 EXIT_DONE, EXIT_ERROR = 0, 2
-# What typer raises for wrong options: before version 0.29 an exception of click.
-CommandLineError: Any = (
-    typer.TyperException
-    if hasattr(typer, "TyperException")
-    else import_module("click").ClickException
-)
 NO_MEMORY_TEXTS = (
     *("can't allocate memory", "out of memory", "Storage size calculation overflowed"),
     *("multiplication overflow", "Unable to allocate", "DefaultCPUAllocator"),
