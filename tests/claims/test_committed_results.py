@@ -19,7 +19,6 @@ WAITING: set[str] = {
     "deep_post_ln_fails_on_multi30k",
     "false_pre_ln_is_post_ln",
     "ft_transformer_first_norm",
-    "ft_transformer_first_norm_on_california",
     "post_ln_needs_warmup_on_multi30k",
     "rms_norm_equals_layer_norm_on_wikitext",
 }
