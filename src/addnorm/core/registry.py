@@ -40,6 +40,8 @@ Epsilon = Annotated[float, Field(ge=1e-37, le=1)]
 Fraction = Annotated[float, Field(ge=0, le=1)]
 Count = Annotated[int, Field(ge=1, le=MAX_COUNT)]
 Width = Annotated[int, Field(ge=1, le=2**17)]
+Rank = Annotated[int, Field(ge=1, le=2**10)]
+"""Rank of a product of two thin matrices; a larger one is no saving."""
 NonNegativeInt = Annotated[int, Field(ge=0, le=2**53)]
 Base = Annotated[float, Field(gt=1, le=1e15)]
 """Base of the wavelengths of positions; models for long texts use large ones."""

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from addnorm.core.cards import Card
-from addnorm.core.registry import Count, NonNegative
+from addnorm.core.registry import NonNegative, Rank
 from addnorm.norms.base import Norm, register
 
 
@@ -37,7 +37,7 @@ class GatedNorm(Norm):
 
     # NOTE[DIFF]: the released code draws both matrices from N(0, 0.02^2), so that the gate starts
     # near one half; here it starts at one half, and no norm draws random numbers.
-    def __init__(self, dim: int, *, rank: Count = 16, eps: NonNegative = 1e-6) -> None:
+    def __init__(self, dim: int, *, rank: Rank = 16, eps: NonNegative = 1e-6) -> None:
         super().__init__(dim)
         self.eps = eps
         self.weight = nn.Parameter(torch.empty(dim))

@@ -96,6 +96,9 @@ class Wiring(nn.Module, ABC):
     """Whether every branch is normalized and then used as a direction, so that no factor on it
     has an effect."""
 
+    bounds_logits: bool = False
+    """Whether stream and weights are unit vectors, so that logits need a learned factor."""
+
     final_norm: Norm | None
     """Norm after the last site, in wirings that have one."""
 

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from addnorm.core.cards import Card
 from addnorm.core.plan import Plan, Site
-from addnorm.core.registry import Count
+from addnorm.core.registry import Rank
 from addnorm.wirings.base import State, Wiring, empty_parameter, register
 
 
@@ -58,7 +58,7 @@ class LAuReL(Wiring):
         plan: Plan,
         *,
         form: Literal["lr", "rw", "rw_lr", "gemma3n"] = "lr",
-        rank: Count = 64,
+        rank: Rank = 64,
     ) -> None:
         super().__init__(plan)
         self.form, self.is_gemma = form, form == "gemma3n"

@@ -46,14 +46,16 @@ class NGPT(Wiring):
 
     Loshchilov et al. 2024, section 2. After every step of the optimizer `Stack.after_step` turns
     the rows of query, key, value and ffn_in and the columns of out and ffn_out into unit vectors
-    again. The norm chosen for the stack is not used. Build the sub-layers with bias=False to follow
-    the paper.
+    again. The norm chosen for the stack is not used. Models multiply their logits by a learned
+    factor per token, s_z (`logit_scale` of `Config`), because |logit| <= 1 without it. Build the
+    sub-layers with bias=False to follow the paper.
     """
 
     # No warm-up; the decay is the usual one.
     schedule = "cosine(warmup=0)"
     scheme = "unit"
     ignores_branch_size = True
+    bounds_logits = True
 
     # NOTE[DIFF]: x is normalized before the step as in the released code; OLMo-core uses the raw x
     # (skip=raw).

@@ -98,6 +98,8 @@ def fold(model: Model, *, max_length: int = MAX_LENGTH) -> tuple[Model, list[Fol
         if boundaries.bake_table_norm(work):
             term = model.config.table_norm
             notes.append(FoldNote("model", f"table_norm {term}", "normalized rows written"))
+        if boundaries.bake_logit_scale(work):
+            notes.append(FoldNote("model", "logit_scale", "moved into a table of the head's own"))
         if boundaries.fold_attention_scale(work):
             notes.append(FoldNote("model", "scale", "moved into query weights"))
         if boundaries.fold_qk_norm(work):

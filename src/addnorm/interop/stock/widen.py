@@ -29,7 +29,17 @@ from addnorm.sublayers.rotary import RotaryPositions
 
 EQUAL_FIELDS = (
     *("kind", "dim", "depth", "heads", "vocab", "source_vocab", "activation", "cap", "window"),
-    *("head_cap", "classes", "pooling", "pooler", "pooler_activation", "head_layer", "image"),
+    *(
+        "head_cap",
+        "head_sigmoid_cap",
+        "has_logit_scale",
+        "classes",
+        "pooling",
+        "pooler",
+        "pooler_activation",
+        "head_layer",
+        "image",
+    ),
     *("patch", "channels", "class_tokens"),
     *INNER_OPTIONS,
 )
