@@ -13,6 +13,7 @@ HEADINGS = {
     "fused_qkv": "decoders (fused projection)",
     "fairseq": "decoders (from fairseq)",
     "llama": "decoders (LLaMA)",
+    "gated_decoders": "decoders (squared ReLU, xIELU, gated attention)",
     "seq2seq": "encoder-decoders",
     "vision": "image encoders",
 }

@@ -139,6 +139,8 @@ class Family:
         return self.numbering(values)
 
 
+REFUSED: dict[str, str] = {}
+"""Reasons why known families have no exact counterpart, by `model_type`."""
 FAMILIES: dict[str, Family] = {}
 """Supported families by `model_type`."""
 
@@ -153,6 +155,8 @@ def register_families(*families: Family) -> None:
 def find_family(model_type: str, class_name: str) -> tuple[Family, HeadVariant]:
     """Return the family and the variant of a class; raise `UserError` if it is not supported."""
     family = FAMILIES.get(model_type)
+    if family is None and model_type in REFUSED:
+        raise UserError(f"cannot convert {class_name} exactly: {REFUSED[model_type]}")
     if family is None:
         raise UserError(
             f"expected a supported family, got {class_name} of the family {model_type!r}; "
