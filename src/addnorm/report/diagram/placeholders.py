@@ -21,6 +21,7 @@ from torch import Tensor
 
 from addnorm.core.plan import Plugs, Shape
 from addnorm.norms.base import Norm
+from addnorm.report.diagram.inner_notes import Notes
 from addnorm.sublayers.base import Sublayer
 
 TITLES = {
@@ -35,9 +36,9 @@ NUM_HEADS = 2
 class PlaceholderSublayer(Sublayer):
     """A sub-layer of a given kind that reports its plugs."""
 
-    def __init__(self, kind: str, dim: int) -> None:
+    def __init__(self, kind: str, dim: int, notes: tuple[str, ...] = ()) -> None:
         super().__init__()
-        self.kind, self.dim = kind, dim
+        self.kind, self.dim, self.notes = kind, dim, notes
         self.title = TITLES.get(kind, kind)
         self.plug_kinds: dict[str, str] = {}
 
@@ -52,13 +53,12 @@ class PlaceholderSublayer(Sublayer):
 
     @property
     def note(self) -> str:
-        """The plugs of the last forward pass, such as "norm: query, key"."""
+        """The plugs of the last forward pass, such as "norm: query, key", then other notes."""
         names_by_kind: dict[str, list[str]] = {"norm": [], "scale": []}
         for name, kind in self.plug_kinds.items():
             names_by_kind[kind].append(name)
-        return "; ".join(
-            f"{kind}: {', '.join(names)}" for kind, names in names_by_kind.items() if names
-        )
+        plugs = [f"{kind}: {', '.join(names)}" for kind, names in names_by_kind.items() if names]
+        return "; ".join(dict.fromkeys((*plugs, *self.notes)))
 
     def forward(self, x: Tensor, plugs: Plugs) -> Tensor:
         self.plug_kinds = {}
@@ -98,9 +98,13 @@ class _NormCounter:
         self.num_norms += isinstance(module, Norm)
 
 
-def build_sublayers(kinds: tuple[str, ...], depth: int, dim: int) -> list[PlaceholderSublayer]:
+def build_sublayers(
+    kinds: tuple[str, ...], depth: int, dim: int, notes: Notes | None = None
+) -> list[PlaceholderSublayer]:
     """Return one placeholder for each site of a stack."""
     classes = {"cross": CrossPlaceholderSublayer}
     return [
-        classes.get(kind, PlaceholderSublayer)(kind, dim) for _ in range(depth) for kind in kinds
+        classes.get(kind, PlaceholderSublayer)(kind, dim, (notes or {}).get(kind, ()))
+        for _ in range(depth)
+        for kind in kinds
     ]
