@@ -16,7 +16,7 @@ from typing import Annotated, Any, Generic, TypeVar
 from pydantic import Field, TypeAdapter, ValidationError
 
 from addnorm.core.calls import Call
-from addnorm.core.cards import Card, Option
+from addnorm.core.cards import Card, Option, sort_by_group
 from addnorm.core.errors import (
     UnknownNameError,
     UserError,
@@ -55,7 +55,7 @@ PLUGIN_GROUP = "addnorm.plugins"
 
 
 class Registry(Generic[T]):
-    """Members of one family, in order of registration."""
+    """Members of one family, by the groups of their cards, then in order of registration."""
 
     def __init__(self, family: str) -> None:
         self.family = family
@@ -85,7 +85,7 @@ class Registry(Generic[T]):
         return add
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._members)
+        return iter([card.name for card in self.cards()])
 
     def __len__(self) -> int:
         return len(self._members)
@@ -104,8 +104,8 @@ class Registry(Generic[T]):
         return self._cards[name]
 
     def cards(self) -> list[Card]:
-        """Return all cards, in order of registration."""
-        return list(self._cards.values())
+        """Return all cards, in the order of their groups and years."""
+        return sort_by_group(list(self._cards.values()))
 
     def resolve(self, call: str | Call) -> Call:
         """Return the canonical form of a call.

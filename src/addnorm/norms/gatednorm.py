@@ -15,6 +15,7 @@ from addnorm.norms.base import Norm, register
     Card(
         name="gatednorm",
         title="GatedNorm",
+        group="dynamic",
         formula="y = n * sigmoid(up silu(down n)), n = weight * x / sqrt(mean(x ** 2) + eps)",
         paper="GatedNorm, in the technical report of A.X K2, 2026, arXiv 2601.22966",
         summary="Lets a small network decide feature by feature how much of a token passes.",

@@ -19,6 +19,7 @@ from addnorm.norms.statistics import EpsMode, VarMode, standard_deviation
     Card(
         name="layer",
         title="LayerNorm",
+        group="classic",
         formula="y = weight * (x - mean(x)) / sqrt(var(x) + eps) + bias",
         paper="Ba, Kiros and Hinton, Layer Normalization, 2016, arXiv 1607.06450",
         summary=(

@@ -14,6 +14,7 @@ from addnorm.norms.statistics import root_mean_square
     Card(
         name="seednorm",
         title="SeeDNorm",
+        group="dynamic",
         formula="y = (alpha * tanh(x . beta) + weight) * x / sqrt(mean(x ** 2) + eps)",
         paper="Cai et al., SeeDNorm: Self-Rescaled Dynamic Normalization, 2025, arXiv 2510.22777",
         summary="Lets part of the size that RMSNorm removes return through a bounded factor.",

@@ -14,6 +14,7 @@ from addnorm.wirings.base import State, Wiring, empty_parameter, register
     Card(
         name="laurel",
         title="LAuReL",
+        group="learned",
         formula="x <- f(N(x)) + x + B A x, B = 0 at start; y = N_final(x)",
         paper=(
             "Menghani, Kumar and Kumar, LAuReL: Learned Augmented Residual Layer, 2024, arXiv "

@@ -33,6 +33,7 @@ MAX_PERMUTED_STREAMS = 5
     Card(
         name="mhc",
         title="Manifold-constrained hyper-connections",
+        group="multi-stream",
         formula=(
             "h = sum_i pre_i H_i; H_j <- sum_i R_ij H_i + post_j f(N(h)), R doubly stochastic; "
             "y = N_final(sum_i end_i H_i)"

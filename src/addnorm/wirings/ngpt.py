@@ -20,6 +20,7 @@ OUTPUT_ROLES = ("out", "ffn_out")
     Card(
         name="ngpt",
         title="nGPT",
+        group="learned",
         formula="x <- n(n(x) + a * (n(f(x)) - n(x))), n(v) = v / |v|; weights are unit vectors too",
         paper=(
             "Loshchilov et al., nGPT: Normalized Transformer with Representation Learning on the "
