@@ -178,7 +178,7 @@ class Registry(Generic[T]):
         if name not in self._members:
             load_entry_points()
         if name not in self._members:
-            raise UnknownNameError(unknown_name_message(self.family, name, self._members))
+            raise UnknownNameError(unknown_name_message(self.family, name, list(self)))
 
     def _validate_option(self, member: str, name: str, option: Option, value: Any) -> Any:
         if INNER_CALL_MARKER in getattr(option.type, "__metadata__", ()):

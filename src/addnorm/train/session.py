@@ -14,7 +14,6 @@ from addnorm.data.batches import Batch, BatchIterator
 from addnorm.data.corpus import Corpus
 from addnorm.data.tokenizer import KINDS, Tokenizer
 from addnorm.models import Model, build
-from addnorm.sublayers.attention_options.qk_clip import QKClip
 from addnorm.sublayers.multihead import MultiHeadAttention
 from addnorm.tasks import Objective, TextTask
 from addnorm.tasks.base import Masks
@@ -24,6 +23,7 @@ from addnorm.train.distributed import World, apply_fsdp, wrap_ddp
 from addnorm.train.ema import EMA
 from addnorm.train.environment import collect_versions
 from addnorm.train.optimizers.base import Optimizer, make_optimizer
+from addnorm.train.optimizers.qk_clip import QKClip
 from addnorm.train.recipe import Recipe
 from addnorm.train.schedules.base import Schedule, recommended_schedule
 from addnorm.train.schedules.base import registry as schedules

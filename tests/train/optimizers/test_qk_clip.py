@@ -5,7 +5,7 @@ import torch
 
 from addnorm import UserError
 from addnorm.sublayers import SelfAttention
-from addnorm.sublayers.attention_options.qk_clip import QKClip, clip_query_key
+from addnorm.train.optimizers.qk_clip import QKClip, clip_query_key
 from tests.helpers import perturb, tokens
 
 
