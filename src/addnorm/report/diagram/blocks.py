@@ -23,13 +23,13 @@ from addnorm.core.calls import Call
 from addnorm.core.errors import UserError
 from addnorm.norms.base import registry as norms
 from addnorm.report.diagram.graph import Graph, GraphBuilder, Node
-from addnorm.report.diagram.inner_notes import (
+from addnorm.report.diagram.label_text import format_formula
+from addnorm.report.diagram.placeholders import (
     Notes,
+    build_sublayers,
     describe_options,
     describe_random_depth,
 )
-from addnorm.report.diagram.label_text import format_formula
-from addnorm.report.diagram.placeholders import build_sublayers
 from addnorm.report.diagram.recorder import CLOSE, OPEN, Record, Value, record
 from addnorm.report.diagram.simplify import prune_unused, remove_neutral, simplify
 from addnorm.stacks.stack import Stack

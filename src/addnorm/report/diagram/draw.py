@@ -9,8 +9,8 @@ from typing import Any
 from addnorm.core.errors import UnknownNameError, UserError, unknown_name_message
 from addnorm.models.presets import PRESETS, Preset
 from addnorm.report.diagram.blocks import BlockDiagram, build_block_diagram, name_norms
-from addnorm.report.diagram.inner_notes import OPTIONS
 from addnorm.report.diagram.layout import compute_layout
+from addnorm.report.diagram.placeholders import OPTIONS
 from addnorm.report.diagram.svg import render_svg
 from addnorm.report.output import write_bytes
 from addnorm.report.theme import THEMES
