@@ -58,7 +58,7 @@ class SeeDNorm(Norm):
 
     def normalize(self, x: Tensor, mask: Tensor | None, cond: Tensor | None) -> Tensor:
         # A product and a sum, not a matrix product, which autocast would round.
-        slices = x.unflatten(-1, self.beta.shape)
+        slices = x.reshape(*x.shape[:-1], *self.beta.shape)
         factor = (slices * self.beta.to(x.dtype)).sum(-1, keepdim=True).tanh()
         dynamic = factor * self.alpha.to(x.dtype).view(self.beta.shape)
         gain = dynamic.flatten(-2) + self.weight.to(x.dtype)

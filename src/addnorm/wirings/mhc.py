@@ -135,7 +135,7 @@ class MHC(Wiring):
         """Return (..., n, n) matrices whose rows and columns sum to 1."""
         n = self.streams
         if self.mixing == "sinkhorn":
-            return sinkhorn(logits.unflatten(-1, (n, n)), self.iterations)
+            return sinkhorn(logits.reshape(*logits.shape[:-1], n, n), self.iterations)
         return mix_permutations(logits, n)
 
     def write(self, state: State, site: Site, branch: Tensor) -> State:
