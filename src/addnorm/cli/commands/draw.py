@@ -50,6 +50,6 @@ def draw(
 
     check_output_file(out)
     pairs = parse_key_values(options or [])
-    sizes = {"depth": depth, "unroll": unroll}
-    save(draw_svg(names, decoder=decoder, **sizes, theme=theme, options=pairs), out)
+    svg = draw_svg(names, decoder=decoder, depth=depth, unroll=unroll, theme=theme, options=pairs)
+    save(svg, out)
     print(f"addnorm: drew {', '.join(names)} into {out}", file=sys.stderr)

@@ -120,8 +120,8 @@ def _fold_stacks(work: Workspace, notes: list[FoldNote], max_length: int) -> lis
     forms: list[StackForm | None] = []
     for index, (name, stack) in enumerate(zip(names, work.model.stacks, strict=True)):
         assert isinstance(stack, TransformerStack)
-        wiring, call, texts = unwrap_decorators(stack)
-        notes += [FoldNote(name, term, text) for term, text in texts]
+        wiring, call, decorators = unwrap_decorators(stack)
+        notes += [FoldNote(name, term, text) for term, text in decorators]
         form = _try_fold(work, index, name, wiring, call, notes)
         forms.append(form)
         if form is None:
