@@ -137,6 +137,7 @@ GPTS = [
 
 WIDE = GROUPED | {"head_dim": 16}
 GEMMA3 = WIDE | {"sliding_window": 4, "layer_types": ["sliding_attention", "full_attention"]}
+QWEN3_NEXT = WIDE | {"layer_types": ["full_attention"] * 2, "mlp_only_layers": [0, 1]}
 TURNED = {"rope_parameters": {"rope_type": "default", "rope_theta": 500000.0}}
 YARN = {"rope_type": "yarn", "rope_theta": 100.0, "factor": 4.0}
 YARN |= {"original_max_position_embeddings": 64}
@@ -241,6 +242,15 @@ LLAMAS = [
     Case("StableLmForCausalLM", "StableLmConfig", GROUPED | {"use_qkv_bias": True}, "biased"),
     Case("Starcoder2ForCausalLM", "Starcoder2Config", GROUPED),
     Case("CohereForCausalLM", "CohereConfig", GROUPED),
+    Case("ArceeForCausalLM", "ArceeConfig", GROUPED),
+    Case("ArceeModel", "ArceeConfig", GROUPED | {"mlp_bias": True, "attention_bias": True}),
+    Case("NemotronForCausalLM", "NemotronConfig", GROUPED),
+    Case("NemotronModel", "NemotronConfig", GROUPED | {"mlp_bias": True, "hidden_act": "gelu"}),
+    Case("ApertusForCausalLM", "ApertusConfig", GROUPED | TURNED | {"dtype": "float32"}),
+    Case("NanoChatForCausalLM", "NanoChatConfig", GROUPED | {"pad_token_id": 0}),
+    Case("NanoChatForCausalLM", "NanoChatConfig", GROUPED | {"attention_bias": True}, "biased"),
+    Case("Qwen3NextForCausalLM", "Qwen3NextConfig", QWEN3_NEXT),
+    Case("Qwen3NextModel", "Qwen3NextConfig", QWEN3_NEXT | {"num_experts": 0}),
 ]
 
 T5 = {"vocab_size": 61, "d_model": 32, "num_layers": 3, "num_decoder_layers": 2, "num_heads": 4}

@@ -7,6 +7,8 @@ from addnorm.norms import Norm, make_norm, registry
 VARIANTS = [
     "layer(affine=False)",
     "layer(bias=False)",
+    "layer(gain=one_plus)",
+    "layer(gain=one_plus, var=unbiased)",
     "layer(var=unbiased)",
     "layer(eps_mode=outside)",
     "layer(eps=1e-06, var=unbiased, eps_mode=outside)",

@@ -20,8 +20,9 @@ def standardize(x, eps, var, eps_mode):
     return (x - x.mean(-1, keepdim=True)) / spread
 
 
-def layer(x, weight=None, bias=None, eps=1e-5, var="biased", eps_mode="inside", **_):
-    return affine(standardize(x, eps, var, eps_mode), weight, bias)
+def layer(x, weight=None, bias=None, eps=1e-5, gain="plain", var="biased", eps_mode="inside", **_):
+    gains = 1 + weight if gain == "one_plus" else weight
+    return affine(standardize(x, eps, var, eps_mode), gains, bias)
 
 
 def rms(x, weight=None, bias=None, eps=1e-6, gain="plain", share=1.0, eps_mode="inside", **_):

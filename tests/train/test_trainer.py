@@ -83,6 +83,7 @@ def test_same_recipe_gives_same_bits(data, tmp_path):
         {"wiring": "ngpt", "optimizer": "adam"},
         {"optimizer": "adafactor", "norm": "rms"},
         {"optimizer": "muon", "wiring": "dlcl"},
+        {"optimizer": "muon", "qk_clip": 0.5, "z_loss": 1e-3},
     ],
     ids=lambda changes: "-".join(map(str, changes.values())) or "plain",
 )
@@ -535,3 +536,50 @@ def test_invalid_run_folder_cannot_be_opened(data, tmp_path, damage, message):
     with pytest.raises(UserError) as error:
         TrainedRun.open(tmp_path, task="translate" if damage == "task" else None)
     assert message in str(error.value)
+
+
+def test_z_loss_adds_the_square_of_the_log_of_the_normalizer(data, tmp_path):
+    torch.manual_seed(0)
+    model = build(kind="lm", vocab=20, dim=8, depth=1, heads=2)
+    task, ids = get_task("lm"), torch.randint(4, 20, (3, 6))
+    ids[0, 4:] = 0
+    plain, sums = Objective(model, task)(ids, ids)
+    loss, same = Objective(model, task, z_loss=0.3)(ids, ids)
+    arguments, masks = task.model_inputs(ids, ids)
+    targets = task.select_targets(ids)
+    normalizers = model(*arguments, **masks).exp().sum(-1).log()[targets != -100]
+    torch.testing.assert_close(loss, plain + 0.3 * normalizers.square().sum())
+    torch.testing.assert_close(same, sums)
+
+
+def test_qk_clip_bounds_the_logits_of_the_next_batch(data, tmp_path):
+    recipe = make_recipe(data["lm"], "lm", qk_clip=0.05, steps=8, lr=0.05)
+    train(recipe, tmp_path / "run")
+    free = make_recipe(data["lm"], "lm", steps=8, lr=0.05)
+    train(free, tmp_path / "free")
+    sizes = [
+        sum(
+            float(attention.q_proj.weight.detach().norm())
+            for attention in TrainedRun.open(tmp_path / name).model.decoder.sublayers[::2]
+        )
+        for name in ("run", "free")
+    ]
+    assert sizes[0] < 0.7 * sizes[1]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"qk_clip": 1.0, "qk_norm": "rms_head"},
+            "qk_clip: expected attention without a query-key",
+        ),
+        ({"qk_clip": 1.0, "wiring": "ngpt"}, "qk_clip: expected a wiring without norms of queries"),
+        ({"qk_clip": 1.0, "compile": True}, "qk_clip: expected compile=False"),
+        ({"qk_clip": 0.0}, "qk_clip"),
+        ({"z_loss": -1.0}, "z_loss"),
+    ],
+)
+def test_rules_for_logits_are_checked(data, tmp_path, changes, message):
+    with pytest.raises(UserError, match=message):
+        train(make_recipe(data["lm"], "lm", **changes), tmp_path / "run")

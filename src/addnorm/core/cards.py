@@ -15,6 +15,11 @@ from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 DEPARTURE_TAG = "NOTE[DIFF]:"
+GROUPS = (
+    *("", "classic", "placement", "variants", "scaled", "norm-free", "learned", "dynamic"),
+    *("dense", "multi-stream", "batch", "conditional", "random depth"),
+)
+"""Headings of lists, in a didactic order."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +48,10 @@ class Card:
     """Authors, title, year, arXiv number."""
     summary: str
     """Purpose, in one sentence."""
+    group: str = ""
+    """Heading under which lists show it, one of `GROUPS`; empty if its family has none."""
+    folds_to: str = ""
+    """Plain wiring that it folds into with its defaults, for export; empty if there is none."""
     needs: tuple[str, ...] = ()
     """What the caller must provide: mask, cond, a calibration batch, a call after each step."""
     reduces_to: tuple[tuple[str, str], ...] = ()
@@ -55,6 +64,9 @@ class Card:
     """Each symbol with its shape and initial value, from the docstring."""
     departures: tuple[str, ...] = ()
     """Departures from the paper, from the tagged comments."""
+    warmup: float | None = None
+    """Fraction of a run that the recommended schedule of a wiring spends on warm-up; None for other
+    families."""
 
     @property
     def year(self) -> int | None:
@@ -75,6 +87,7 @@ class Card:
             options=_read_options(member),
             symbols=_parse_symbols(inspect.getdoc(member) or ""),
             departures=_read_departures(member),
+            warmup=_read_warmup(member),
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -91,6 +104,27 @@ class Card:
             "year": self.year,
             "arxiv": self.arxiv,
         }
+
+
+def sort_by_group(cards: "list[Card]") -> "list[Card]":
+    """Return cards in the order of `GROUPS`, those of a group by year; others stay in order."""
+    order = {group: index for index, group in enumerate(GROUPS)}
+    return sorted(
+        cards,
+        key=lambda card: (
+            order.get(card.group, len(order)),
+            (card.year or 0) if card.group else 0,
+        ),
+    )
+
+
+def _read_warmup(member: type) -> float | None:
+    """Return the warm-up of the schedule that a member recommends; None if it recommends none."""
+    schedule = getattr(member, "schedule", None)
+    if not isinstance(schedule, str):
+        return None
+    match = re.search(r"warmup=([0-9.]+)", schedule)
+    return float(match.group(1)) if match else 0.0
 
 
 def _read_options(member: type) -> dict[str, Option]:

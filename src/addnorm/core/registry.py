@@ -16,7 +16,7 @@ from typing import Annotated, Any, Generic, TypeVar
 from pydantic import Field, TypeAdapter, ValidationError
 
 from addnorm.core.calls import Call
-from addnorm.core.cards import Card, Option
+from addnorm.core.cards import Card, Option, sort_by_group
 from addnorm.core.errors import (
     UnknownNameError,
     UserError,
@@ -40,6 +40,8 @@ Epsilon = Annotated[float, Field(ge=1e-37, le=1)]
 Fraction = Annotated[float, Field(ge=0, le=1)]
 Count = Annotated[int, Field(ge=1, le=MAX_COUNT)]
 Width = Annotated[int, Field(ge=1, le=2**17)]
+Rank = Annotated[int, Field(ge=1, le=2**10)]
+"""Rank of a product of two thin matrices; a larger one is no saving."""
 NonNegativeInt = Annotated[int, Field(ge=0, le=2**53)]
 Base = Annotated[float, Field(gt=1, le=1e15)]
 """Base of the wavelengths of positions; models for long texts use large ones."""
@@ -53,7 +55,7 @@ PLUGIN_GROUP = "addnorm.plugins"
 
 
 class Registry(Generic[T]):
-    """Members of one family, in order of registration."""
+    """Members of one family, by the groups of their cards, then in order of registration."""
 
     def __init__(self, family: str) -> None:
         self.family = family
@@ -83,7 +85,7 @@ class Registry(Generic[T]):
         return add
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._members)
+        return iter([card.name for card in self.cards()])
 
     def __len__(self) -> int:
         return len(self._members)
@@ -102,8 +104,8 @@ class Registry(Generic[T]):
         return self._cards[name]
 
     def cards(self) -> list[Card]:
-        """Return all cards, in order of registration."""
-        return list(self._cards.values())
+        """Return all cards, in the order of their groups and years."""
+        return sort_by_group(list(self._cards.values()))
 
     def resolve(self, call: str | Call) -> Call:
         """Return the canonical form of a call.
@@ -176,7 +178,7 @@ class Registry(Generic[T]):
         if name not in self._members:
             load_entry_points()
         if name not in self._members:
-            raise UnknownNameError(unknown_name_message(self.family, name, self._members))
+            raise UnknownNameError(unknown_name_message(self.family, name, list(self)))
 
     def _validate_option(self, member: str, name: str, option: Option, value: Any) -> Any:
         if INNER_CALL_MARKER in getattr(option.type, "__metadata__", ()):

@@ -37,6 +37,8 @@ ACTIVATIONS = {
     "quick_gelu": "gelu_sigmoid",
     "silu": "silu",
     "swish": "silu",
+    "relu2": "relu2",
+    "xielu": "xielu",
 }
 GATED_ACTIVATIONS = {"relu": "reglu", "gelu": "geglu", "gelu_tanh": "geglu_tanh", "silu": "swiglu"}
 

@@ -145,7 +145,7 @@ class Family:
         return self.numbering(values)
 
 
-UNSUPPORTED = {
+REFUSED = {
     **dict.fromkeys(
         ("mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "phimoe", "granitemoe", "deepseek_v3"),
         "its feed-forward is a mixture of experts, which addnorm does not have",
@@ -171,8 +171,8 @@ def register_families(*families: Family) -> None:
 def find_family(model_type: str, class_name: str) -> tuple[Family, HeadVariant]:
     """Return the family and the variant of a class; raise `UserError` if it is not supported."""
     family = FAMILIES.get(model_type)
-    if family is None and model_type in UNSUPPORTED:
-        raise UserError(f"cannot convert {class_name} exactly: {UNSUPPORTED[model_type]}")
+    if family is None and model_type in REFUSED:
+        raise UserError(f"cannot convert {class_name} exactly: {REFUSED[model_type]}")
     if family is None:
         raise UserError(
             f"expected a supported family, got {class_name} of the family {model_type!r}; "

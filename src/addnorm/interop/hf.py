@@ -22,6 +22,7 @@ from addnorm.interop.families import (
     encoders,  # noqa: F401 registers its families
     fairseq,  # noqa: F401 registers its families
     fused_qkv,  # noqa: F401 registers its families
+    gated_decoders,  # noqa: F401 registers its families
     gpt,  # noqa: F401 registers its families
     llama,  # noqa: F401 registers its families
     modernbert,  # noqa: F401 registers its families

@@ -59,6 +59,23 @@ def _merge_by_head(parts: Sequence[Tensor], shape: torch.Size, head_dim: int) ->
     return torch.cat(rows, 1).flatten(0, 2)
 
 
+def _split_gates(x: Tensor, shapes: Shapes, head_dim: int) -> Sequence[Tensor]:
+    """Split rows of the layout (heads, query + gate, head_dim)."""
+    rows = x.reshape(-1, 2, head_dim, *x.shape[1:])
+    return [rows[:, 0].flatten(0, 1), rows[:, 1].flatten(0, 1)]
+
+
+def _merge_gates(parts: Sequence[Tensor], shape: torch.Size, head_dim: int) -> Tensor:
+    rows = [part.reshape(-1, 1, head_dim, *part.shape[1:]) for part in parts]
+    return torch.cat(rows, 1).flatten(0, 2)
+
+
+def _swap_halves(x: Tensor, head_dim: int) -> Tensor:
+    """Swap the halves of every head's rows, which reverses the direction of rotary positions."""
+    heads = x.reshape(-1, 2, head_dim // 2, *x.shape[1:])
+    return heads.flip(1).reshape(x.shape)
+
+
 TRANSFORMS = {
     "same": TensorTransform(lambda x, s, k: [x], lambda parts, s, k: parts[0]),
     # Conv1D stores the transposed matrix.
@@ -76,6 +93,12 @@ TRANSFORMS = {
     "stack_transpose": TensorTransform(
         lambda x, s, k: _split_rows(_transpose(x), s, k),
         lambda parts, s, k: _transpose(torch.cat(tuple(parts))),
+    ),
+    # Query and gate of every head, as in Qwen3-Next.
+    "with_gate": TensorTransform(_split_gates, _merge_gates),
+    # Rotary positions that turn the other way, as in nanochat.
+    "swap_halves": TensorTransform(
+        lambda x, s, k: [_swap_halves(x, k)], lambda parts, s, k: _swap_halves(parts[0], k)
     ),
     # Query, key and value fused head by head.
     "by_head": TensorTransform(_split_by_head, _merge_by_head),

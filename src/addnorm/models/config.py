@@ -99,6 +99,10 @@ class Config(FrozenConfig):
     """Factor on the input of the output projection."""
     head_cap: PositiveFloat | None = None
     """Soft cap c of the logits, c * tanh(logit / c)."""
+    head_sigmoid_cap: tuple[PositiveFloat, float, PositiveFloat] | None = None
+    """One-sided soft cap (c, a, b) of the logits, c * sigmoid((logit + a) / b)."""
+    logit_scale: bool | None = None
+    """Whether each logit has a learned factor (nGPT); if None, for wirings that bound logits."""
     head_layer: bool = False
     """Whether linear layer, activation and norm precede the output projection (masked_lm)."""
     head_activation: str | None = None
@@ -299,6 +303,16 @@ class Config(FrozenConfig):
         return make_scale(self.scale)
 
     @property
+    def has_logit_scale(self) -> bool:
+        """Whether each logit has a learned factor."""
+        if self.logit_scale is not None:
+            return self.logit_scale
+        call = wirings.resolve(self.wiring)
+        while "inner" in call.options:
+            call = wirings.resolve(call.options["inner"])
+        return wirings.member(call.name).bounds_logits
+
+    @property
     def layer_options(self) -> dict[str, Any]:
         """Fields that `Encoder` and `Decoder` take besides their arguments."""
         return {
@@ -323,9 +337,12 @@ class Config(FrozenConfig):
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> "Config":
-        """Build a config from JSON data, which stores the tuple of windows as a list."""
-        window = values.get("window")
-        return cls(**values | ({"window": tuple(window)} if isinstance(window, list) else {}))
+        """Build a config from JSON data, which stores tuples as lists."""
+        lists = ("window", "head_sigmoid_cap")
+        return cls(
+            **values
+            | {name: tuple(values[name]) for name in lists if isinstance(values.get(name), list)}
+        )
 
 
 _FIELD_NAMES = set(Config.model_fields)
@@ -343,6 +360,8 @@ _FIELD_KINDS = {
     "head_cap": ("lm", "prefix_lm", "masked_lm", "seq2seq"),
     "value_embed": ("lm", "prefix_lm"),
     "canon": ("lm", "prefix_lm"),
+    "logit_scale": ("lm", "prefix_lm", "masked_lm", "seq2seq"),
+    "head_sigmoid_cap": ("lm", "prefix_lm", "masked_lm", "seq2seq"),
     "channels": ("classifier",),
     "head_layer": ("masked_lm",),
     "head_activation": ("masked_lm",),

@@ -7,12 +7,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from addnorm.core.errors import UserError
-from addnorm.kernels.cross_entropy import LossSums, linear_cross_entropy
+from addnorm.kernels.cross_entropy import LossSums, cross_entropy, linear_cross_entropy
 from addnorm.kernels.inputs import check_index_range, check_tensor, describe_value
 from addnorm.kernels.linear import linear
 from addnorm.models.config import Config
 from addnorm.norms.base import Norm, make_norm
 from addnorm.norms.none import NoNorm
+from addnorm.wirings.base import WiringModule
 
 
 class TokenEmbedding(nn.Module):
@@ -131,18 +132,49 @@ class PatchEmbedding(nn.Module):
             yield "bias", self.project.bias
 
 
+class LogitScale(WiringModule):
+    """Learned factor of every logit.
+
+    s = weight * sqrt(dim)
+
+    weight: (vocab), starts at 1 / sqrt(dim), so that s starts at 1; this sets Adam's step
+
+    Loshchilov et al., nGPT, 2024, arXiv 2410.01131, section 2.2: s_z.
+    """
+
+    def __init__(self, vocab: int, dim: int) -> None:
+        super().__init__()
+        self.dim = dim
+        self.weight = nn.Parameter(torch.empty(vocab))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        nn.init.constant_(self.weight, self.dim**-0.5)
+
+    def forward(self, rows: Tensor) -> Tensor:
+        """Return the rows of the output projection, (vocab, dim), times their factors."""
+        return rows * (self.weight * self.dim**0.5).unsqueeze(-1)
+
+
 class Unembedding(nn.Module):
     """Output projection to logits, with the table of the embedding or a separate one.
 
-    logits = cap(N(table) @ (factor * h) + bias),    cap(a) = c * tanh(a / c) if there is a cap c
+    logits = cap(s * N(table) @ (factor * h) + bias)
+    cap(z) = c * tanh(z / c), or c * sigmoid((z + a) / b), if the config has one
 
     table: (vocab, dim), that of the embedding if tied
     N: table_norm, as in the embedding
+    s: (vocab), see `LogitScale`; absent unless the config has a logit scale
     bias: (vocab), starts at 0; absent unless head_bias
     """
 
     def __init__(self, config: Config, vocab: int) -> None:
         super().__init__()
+        self.sigmoid_cap = config.head_sigmoid_cap
+        if self.sigmoid_cap is not None and config.head_cap is not None:
+            raise UserError("head_sigmoid_cap: expected None with head_cap; leave out one of them")
+        has_scale = config.has_logit_scale
+        self.logit_scale = LogitScale(vocab, config.dim) if has_scale else None
         self.factor, self.cap = config.head_factor, config.head_cap
         shape = (vocab, config.embedding_width)
         self.table = None if config.tied else nn.Parameter(torch.empty(shape))
@@ -153,6 +185,9 @@ class Unembedding(nn.Module):
         """Project hidden states, (B, L, dim), to logits, (B, L, vocab)."""
         table = self.rows(embedding)
         logits = linear(h * self.factor if self.factor != 1 else h, table, self.bias)
+        if self.sigmoid_cap is not None:
+            bound, shift, width = self.sigmoid_cap
+            return bound * ((logits + shift) / width).sigmoid()
         return logits if self.cap is None else self.cap * (logits / self.cap).tanh()
 
     def loss(
@@ -166,6 +201,8 @@ class Unembedding(nn.Module):
             targets: (B, L) token ids; IGNORE (-100) excludes a position
             smoothing: label smoothing
         """
+        if self.sigmoid_cap is not None:
+            return cross_entropy(self(h, embedding), targets, smoothing=smoothing)
         return linear_cross_entropy(
             h * self.factor if self.factor != 1 else h,
             self.rows(embedding),
@@ -177,6 +214,10 @@ class Unembedding(nn.Module):
 
     def rows(self, embedding: TokenEmbedding) -> Tensor:
         """Return the rows of the output projection, (vocab, dim)."""
+        rows = self._own_rows(embedding)
+        return rows if self.logit_scale is None else self.logit_scale(rows)
+
+    def _own_rows(self, embedding: TokenEmbedding) -> Tensor:
         if self.table is None:
             return embedding.rows
         return self.table if self.norm is None else self.norm(self.table)

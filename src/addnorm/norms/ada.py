@@ -12,6 +12,7 @@ from addnorm.norms.statistics import EpsMode, VarMode, standard_deviation
     Card(
         name="ada",
         title="AdaNorm",
+        group="variants",
         formula="z = scale * (1 - k * sg(y)) * y, y = (x - mean(x)) / sqrt(var(x) + eps)",
         paper=(
             "Xu et al., Understanding and Improving Layer Normalization, 2019, arXiv 1911.07013"

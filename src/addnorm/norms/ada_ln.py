@@ -15,6 +15,7 @@ from addnorm.norms.base import Norm, register
     Card(
         name="ada_ln",
         title="adaLN",
+        group="conditional",
         formula="y = LN(x) * (1 + scale) + shift, (shift, scale) = weight @ silu(cond) + bias",
         paper=(
             "Peebles and Xie, Scalable Diffusion Models with Transformers, 2022, arXiv 2212.09748"

@@ -14,6 +14,7 @@ from addnorm.norms.statistics import mask_padding, token_count, token_mean
     Card(
         name="batch",
         title="BatchNorm",
+        group="batch",
         formula="y = weight * (x - mean_batch(x)) / sqrt(var_batch(x) + eps) + bias",
         paper=(
             "Ioffe and Szegedy, Batch Normalization: Accelerating Deep Network Training by "

@@ -13,6 +13,7 @@ from addnorm.norms.base import register
     Card(
         name="derf",
         title="Derf",
+        group="dynamic",
         formula="y = weight * erf(alpha * x + shift) + bias",
         paper=("Chen et al., Stronger Normalization-Free Transformers, 2025, arXiv 2512.10938"),
         summary="The winner of a search among squashing functions; steeper at 0 than DyT.",

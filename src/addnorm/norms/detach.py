@@ -14,6 +14,7 @@ from addnorm.norms.statistics import EpsMode, VarMode, standard_deviation
     Card(
         name="detach",
         title="DetachNorm",
+        group="variants",
         formula="y = (x - sg(mean(x))) / sg(sqrt(var(x) + eps))",
         paper=(
             "Xu et al., Understanding and Improving Layer Normalization, 2019, arXiv 1911.07013"

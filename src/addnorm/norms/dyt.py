@@ -13,6 +13,7 @@ from addnorm.norms.base import register
     Card(
         name="dyt",
         title="DyT",
+        group="dynamic",
         formula="y = weight * tanh(alpha * x) + bias",
         paper="Zhu et al., Transformers without Normalization, 2025, arXiv 2503.10622",
         summary=(

@@ -12,6 +12,7 @@ from addnorm.norms.statistics import l2_normalize
     Card(
         name="fixnorm",
         title="FixNorm",
+        group="classic",
         formula="y = length * x / |x|",
         paper=(
             "Nguyen and Chiang, Improving Lexical Choice in Neural Machine Translation, 2018, "

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from addnorm.core.cards import Card
-from addnorm.core.registry import Count, NonNegative
+from addnorm.core.registry import NonNegative, Rank
 from addnorm.norms.base import Norm, register
 
 
@@ -15,6 +15,7 @@ from addnorm.norms.base import Norm, register
     Card(
         name="gatednorm",
         title="GatedNorm",
+        group="dynamic",
         formula="y = n * sigmoid(up silu(down n)), n = weight * x / sqrt(mean(x ** 2) + eps)",
         paper="GatedNorm, in the technical report of A.X K2, 2026, arXiv 2601.22966",
         summary="Lets a small network decide feature by feature how much of a token passes.",
@@ -37,7 +38,7 @@ class GatedNorm(Norm):
 
     # NOTE[DIFF]: the released code draws both matrices from N(0, 0.02^2), so that the gate starts
     # near one half; here it starts at one half, and no norm draws random numbers.
-    def __init__(self, dim: int, *, rank: Count = 16, eps: NonNegative = 1e-6) -> None:
+    def __init__(self, dim: int, *, rank: Rank = 16, eps: NonNegative = 1e-6) -> None:
         super().__init__(dim)
         self.eps = eps
         self.weight = nn.Parameter(torch.empty(dim))

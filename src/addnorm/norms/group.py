@@ -14,6 +14,7 @@ from addnorm.norms.base import register
     Card(
         name="group",
         title="GroupNorm",
+        group="classic",
         formula="y = weight * (x - mean_group(x)) / sqrt(var_group(x) + eps) + bias",
         paper="Wu and He, Group Normalization, 2018, arXiv 1803.08494",
         summary=(

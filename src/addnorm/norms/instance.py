@@ -14,6 +14,7 @@ from addnorm.norms.statistics import mask_padding, token_mean
     Card(
         name="instance",
         title="InstanceNorm",
+        group="batch",
         formula="y = weight * (x - mean_L(x)) / sqrt(var_L(x) + eps) + bias",
         paper=(
             "Ulyanov, Vedaldi and Lempitsky, Instance Normalization: The Missing Ingredient for "

@@ -12,6 +12,7 @@ from addnorm.norms.statistics import l2_normalize
     Card(
         name="l2",
         title="L2 normalization",
+        group="classic",
         formula="y = x / max(|x|, eps)",
         paper=(
             "Loshchilov et al., nGPT: Normalized Transformer with Representation Learning on the "

@@ -10,6 +10,7 @@ from addnorm.norms.base import Norm, register
     Card(
         name="none",
         title="no norm",
+        group="classic",
         formula="y = x",
         paper=(
             "Bachlechner et al., ReZero is All You Need: Fast Convergence at Large Depth, 2020, "

@@ -17,6 +17,7 @@ from addnorm.norms.statistics import mask_padding, token_count, token_mean
     Card(
         name="power",
         title="PowerNorm",
+        group="batch",
         formula="y = weight * x / psi + bias, psi ** 2 a running mean of x ** 2 over tokens",
         paper=(
             "Shen et al., PowerNorm: Rethinking Batch Normalization in Transformers, 2020, "

@@ -19,6 +19,7 @@ from addnorm.norms.statistics import EpsMode, root_mean_square
     Card(
         name="rms",
         title="RMSNorm",
+        group="classic",
         formula="y = weight * x / sqrt(mean(x ** 2) + eps)",
         paper=("Zhang and Sennrich, Root Mean Square Layer Normalization, 2019, arXiv 1910.07467"),
         summary=(

@@ -13,6 +13,7 @@ from addnorm.norms.statistics import l2_normalize
     Card(
         name="scale",
         title="ScaleNorm",
+        group="classic",
         formula="y = g * x / max(|x|, eps)",
         paper=(
             "Nguyen and Salazar, Transformers without Tears: Improving the Normalization of "

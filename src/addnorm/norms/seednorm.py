@@ -14,6 +14,7 @@ from addnorm.norms.statistics import root_mean_square
     Card(
         name="seednorm",
         title="SeeDNorm",
+        group="dynamic",
         formula="y = (alpha * tanh(x . beta) + weight) * x / sqrt(mean(x ** 2) + eps)",
         paper="Cai et al., SeeDNorm: Self-Rescaled Dynamic Normalization, 2025, arXiv 2510.22777",
         summary="Lets part of the size that RMSNorm removes return through a bounded factor.",
@@ -57,7 +58,7 @@ class SeeDNorm(Norm):
 
     def normalize(self, x: Tensor, mask: Tensor | None, cond: Tensor | None) -> Tensor:
         # A product and a sum, not a matrix product, which autocast would round.
-        slices = x.unflatten(-1, self.beta.shape)
+        slices = x.reshape(*x.shape[:-1], *self.beta.shape)
         factor = (slices * self.beta.to(x.dtype)).sum(-1, keepdim=True).tanh()
         dynamic = factor * self.alpha.to(x.dtype).view(self.beta.shape)
         gain = dynamic.flatten(-2) + self.weight.to(x.dtype)

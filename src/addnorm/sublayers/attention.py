@@ -209,8 +209,8 @@ class SelfAttention(MultiHeadAttention):
         convolve = partial(run_canon, mask=mask, cache=cache, packing=packing)
         if self.canon_a is not None:
             x = convolve(self.canon_a, x, "input")
-        canon_b = self.canon_b
-        mix = None if canon_b is None else lambda h: convolve(canon_b, h, "inner")
+        # A partial, not a lambda: torch.export would guard what a closure holds.
+        mix = None if self.canon_b is None else partial(convolve, self.canon_b, name="inner")
         q, k, v = self.project_qkv(x, plugs, mix=mix, values=self._mix_values(x, ids, shared))
         return x, q, k, v
 

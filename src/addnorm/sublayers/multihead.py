@@ -184,7 +184,8 @@ class MultiHeadAttention(Sublayer):
             q, k = self.qk_norm.query(q), self.qk_norm.key(k)
         if mix is not None:
             sizes = [q.shape[-1], k.shape[-1], v.shape[-1]]
-            q, k, v = mix(torch.cat((q, k, v), -1)).split(sizes, -1)
+            parts = torch.split(mix(torch.cat((q, k, v), -1)), sizes, -1)
+            q, k, v = (part.contiguous() for part in parts)
         return (
             self._prepare_queries(q, plugs, is_normed=is_normed),
             self._prepare_keys(k, plugs, is_normed=is_normed),

@@ -218,7 +218,7 @@ class HeadRMS(_PairedNorms):
     logit = RMS(q) . RMS(k) / sqrt(K)
 
     q, k: (B, heads, L, K), with a gain of (K) each, starting at 1, shared by the heads
-    gain: with "one_plus" the gain is 1 + weight, as in Gemma 3
+    gain: with "one_plus" the gain is 1 + weight, as in Gemma 3; "none" has none, as nanochat
 
     Qwen Team 2025, section 2; Gemma Team, Gemma 3 Technical Report, 2025, arXiv 2503.19786.
     """
@@ -230,9 +230,10 @@ class HeadRMS(_PairedNorms):
         head_dim: int,
         *,
         eps: Positive = 1e-6,
-        gain: Literal["plain", "one_plus"] = "plain",
+        gain: Literal["plain", "one_plus", "none"] = "plain",
     ) -> None:
-        super().__init__(f"rms(eps={eps!r}, gain={gain})", head_dim, head_dim)
+        options = "affine=False" if gain == "none" else f"gain={gain}"
+        super().__init__(f"rms(eps={eps!r}, {options})", head_dim, head_dim)
 
 
 @register(

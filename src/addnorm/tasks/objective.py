@@ -4,6 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from addnorm.decode.engine import InferenceEngine
+from addnorm.kernels.cross_entropy import IGNORE_INDEX, cross_entropy
 from addnorm.kernels.device_dtypes import widest_float
 from addnorm.models import Model
 from addnorm.tasks.base import TextTask
@@ -13,13 +14,22 @@ class Objective(nn.Module):
     """Loss of a model on a batch of a task.
 
     loss = sum over predictions of cross_entropy(logits, target, smoothing)
+           + z_loss * logsumexp(logits)^2
+
+    z_loss: Chowdhery et al., PaLM, 2022, arXiv 2204.02311, section 5. It needs all logits at once,
+    which takes more memory.
     """
 
     def __init__(
-        self, model: Model | InferenceEngine, task: TextTask, *, smoothing: float = 0.0
+        self,
+        model: Model | InferenceEngine,
+        task: TextTask,
+        *,
+        smoothing: float = 0.0,
+        z_loss: float = 0.0,
     ) -> None:
         super().__init__()
-        self.model, self.task, self.smoothing = model, task, smoothing
+        self.model, self.task, self.smoothing, self.z_loss = model, task, smoothing, z_loss
 
     def forward(self, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         """Return the loss and the sums that processes add up.
@@ -32,7 +42,14 @@ class Objective(nn.Module):
             The summed loss, differentiable, and (3,) nll, correct and count without gradient.
         """
         arguments, masks = self.task.model_inputs(inputs, targets)
-        loss, *sums = self.model.loss(
-            self.task.select_targets(targets), *arguments, smoothing=self.smoothing, **masks
-        )
+        selected = self.task.select_targets(targets)
+        if self.z_loss and isinstance(self.model, Model):
+            logits = self.model(*arguments, **masks)
+            loss, *sums = cross_entropy(logits, selected, smoothing=self.smoothing)
+            sizes = logits.to(widest_float(logits.device)).logsumexp(-1)
+            loss = loss + self.z_loss * sizes[selected != IGNORE_INDEX].square().sum().to(
+                loss.dtype
+            )
+        else:
+            loss, *sums = self.model.loss(selected, *arguments, smoothing=self.smoothing, **masks)
         return loss, torch.stack([each.detach().to(widest_float(loss.device)) for each in sums])

@@ -58,6 +58,13 @@ class World:
             dist.all_reduce(values)
         return values
 
+    def max_over_processes(self, values: list[Tensor | None]) -> None:
+        """Replace each tensor by the elementwise maximum over all processes, in place."""
+        if self.size > 1:
+            for value in values:
+                if value is not None:
+                    dist.all_reduce(value, op=dist.ReduceOp.MAX)
+
     def broadcast(self, value: int) -> int:
         """Return the value of the main process."""
         if self.size == 1:

@@ -97,6 +97,11 @@ class Recipe(BaseModel):
     """Upper bound of the gradient norm."""
     label_smoothing: Fraction | None = None
     """Probability mass spread over all tokens; default: that of the task."""
+    z_loss: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] = 0.0
+    """Factor of logsumexp(logits)^2, added to the loss of every token; 1e-4 in PaLM."""
+    qk_clip: PositiveFloat | None = None
+    """Bound of attention logits (QK-clip): after an update, query and key matrices of heads that
+    exceeded it are scaled down; 100 in Kimi K2."""
     ema: Fraction = 0.0
     """Decay of a moving average of the weights, which is then evaluated; 0 disables it."""
 
@@ -166,8 +171,9 @@ class Recipe(BaseModel):
         if task not in tasks:
             return values
         definition = get_task(task, values.get("task_options"))
-        if isinstance(model.get("window"), list):
-            model["window"] = tuple(model["window"])
+        for name in ("window", "head_sigmoid_cap"):
+            if isinstance(model.get(name), list):
+                model[name] = tuple(model[name])
         options = {name: getattr(definition, name) for name in _task_option_names(task)}
         filled = dict(values) | {"model": model, "task_options": options}
         if isinstance(filled.get("data"), str):  # a run may be opened from anywhere
@@ -203,6 +209,11 @@ class Recipe(BaseModel):
             raise ValueError(
                 f"dtype: expected {self.stream}, as stream, got {self.dtype}; the stream cannot be "
                 "less precise than the sub-layers that add to it"
+            )
+        if self.qk_clip is not None and (self.compile or self.parallel == "fsdp"):
+            raise ValueError(
+                "qk_clip: expected compile=False and parallel=ddp, because it reads the logits of "
+                "every forward pass and changes whole matrices"
             )
         if self.patience and not self.valid_every:
             raise ValueError(

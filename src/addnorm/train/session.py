@@ -14,6 +14,7 @@ from addnorm.data.batches import Batch, BatchIterator
 from addnorm.data.corpus import Corpus
 from addnorm.data.tokenizer import KINDS, Tokenizer
 from addnorm.models import Model, build
+from addnorm.sublayers.multihead import MultiHeadAttention
 from addnorm.tasks import Objective, TextTask
 from addnorm.tasks.base import Masks
 from addnorm.train import checkpoint as checkpoints
@@ -22,6 +23,7 @@ from addnorm.train.distributed import World, apply_fsdp, wrap_ddp
 from addnorm.train.ema import EMA
 from addnorm.train.environment import collect_versions
 from addnorm.train.optimizers.base import Optimizer, make_optimizer
+from addnorm.train.optimizers.qk_clip import QKClip
 from addnorm.train.recipe import Recipe
 from addnorm.train.schedules.base import Schedule, recommended_schedule
 from addnorm.train.schedules.base import registry as schedules
@@ -45,6 +47,7 @@ class Session:
     optimizer: Optimizer
     schedule: Schedule
     ema: EMA | None
+    qk_clip: QKClip | None
     facts: dict[str, Any]
     """Content of `arrangement.json`."""
 
@@ -118,7 +121,10 @@ def build_session(
     for stack in model.stacks:
         stack.recompute, stack.packed = recipe.recompute, True
         stack.stream = torch.bfloat16 if recipe.stream == "bfloat16" else None
-    objective: nn.Module = Objective(model, task, smoothing=recipe.label_smoothing or 0.0)
+    objective: nn.Module = Objective(
+        model, task, smoothing=recipe.label_smoothing or 0.0, z_loss=recipe.z_loss
+    )
+    qk_clip = _attach_qk_clip(model, recipe.qk_clip)
     if world.size > 1 and recipe.parallel == "fsdp":
         apply_fsdp(model, world)
     optimizer = make_optimizer(
@@ -144,8 +150,25 @@ def build_session(
         optimizer,
         schedule,
         ema,
+        qk_clip,
         facts,
     )
+
+
+def _attach_qk_clip(model: Model, tau: float | None) -> QKClip | None:
+    """Watch the logits of all attention sub-layers, if the recipe bounds them."""
+    if tau is None:
+        return None
+    for stack in model.stacks:
+        for site in stack.plan.sites:
+            plugs = stack.wiring.plugs(site)
+            if any((plugs.query, plugs.key, plugs.match)):
+                raise UserError(
+                    f"qk_clip: expected a wiring without norms of queries and keys, got "
+                    f"{stack.wiring_call}"
+                )
+    attentions = [each for each in model.modules() if isinstance(each, MultiHeadAttention)]
+    return QKClip(attentions, tau=tau)
 
 
 def _prepare_folder(

@@ -207,6 +207,9 @@ class Trainer:
         session = self.session
         lr = session.optimizer.set_lr(session.schedule.factor(step, self.recipe.steps))
         session.optimizer.step()
+        if session.qk_clip is not None:
+            session.world.max_over_processes(session.qk_clip.largest)
+            session.qk_clip.apply()
         session.model.after_step()
         if session.ema is not None:
             session.ema.update(step)

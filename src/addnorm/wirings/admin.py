@@ -17,6 +17,8 @@ from addnorm.wirings.post_norm_base import PostNorm
     Card(
         name="admin",
         title="Admin",
+        group="scaled",
+        folds_to="post_ln",
         formula="x <- N(omega * x + f(x)), omega from the branches' variances on one batch",
         paper=(
             "Liu et al., Understanding the Difficulty of Training Transformers, 2020, "

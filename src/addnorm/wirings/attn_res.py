@@ -17,6 +17,7 @@ from addnorm.wirings.base import State, Wiring, autocast_disabled, empty_paramet
     Card(
         name="attn_res",
         title="Attention residuals",
+        group="dense",
         formula=(
             "h = sum_i softmax_i(w . RMS(v_i)) v_i over sources v; branch = f(N(h)); y = "
             "N_final(h_end)"

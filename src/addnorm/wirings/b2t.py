@@ -11,6 +11,7 @@ from addnorm.wirings.base import State, Wiring, register
     Card(
         name="b2t",
         title="B2T connection",
+        group="placement",
         formula="x <- N(x + f(x)); at a layer's last sub-layer x <- N(x + f(x) + bottom)",
         paper=(
             "Takase et al., On Layer Normalizations and Residual Connections in Transformers, "

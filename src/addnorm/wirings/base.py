@@ -101,6 +101,9 @@ class Wiring(nn.Module, ABC):
     residual_multiplier: float = 1.0
     """The factor, in wirings that apply it in `write`."""
 
+    bounds_logits: bool = False
+    """Whether stream and weights are unit vectors, so that logits need a learned factor."""
+
     final_norm: Norm | None
     """Norm after the last site, in wirings that have one."""
 

@@ -19,6 +19,7 @@ StepSize = Annotated[float, Field(gt=0, lt=2)]
     Card(
         name="deep_delta",
         title="Deep delta learning",
+        group="learned",
         formula="x <- x + beta * (v - k . x) * k, k = f(N(x)) / |f(N(x))|; y = N_final(x)",
         paper="Zhang et al., Deep Delta Learning, 2026, arXiv 2601.00417",
         summary=(

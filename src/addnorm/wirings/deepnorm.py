@@ -13,6 +13,8 @@ from addnorm.wirings.post_norm_base import PostNorm
     Card(
         name="deepnorm",
         title="DeepNorm",
+        group="scaled",
+        folds_to="post_ln",
         formula="x <- N(alpha * x + f(x)), value side of f starts times beta",
         paper="Wang et al., DeepNet: Scaling Transformers to 1,000 Layers, 2022, arXiv 2203.00555",
         summary="Bounds the update of a Post-LN stack by constants computed from its depth.",

@@ -12,6 +12,7 @@ from addnorm.wirings.base import State, Wiring, empty_parameter, register, weigh
     Card(
         name="denseformer",
         title="DenseFormer",
+        group="dense",
         formula=(
             "x_i = Layer_i(y), Pre-LN inside; y <- sum_j a[i, j] * x_j; at the end y = N_final(y)"
         ),

@@ -15,6 +15,7 @@ from addnorm.wirings.base import State, Wiring, empty_parameter, register, weigh
     Card(
         name="dlcl",
         title="Dynamic linear combination of layers",
+        group="dense",
         formula="x_layer = sum_k W[layer, k] * N_k(y_k), y_k = output of layer k, y_0 = embedding",
         paper=(
             "Wang et al., Learning Deep Transformer Models for Machine Translation, 2019, "

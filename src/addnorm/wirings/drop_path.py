@@ -14,6 +14,8 @@ from addnorm.wirings.decorator_base import Decorator
     Card(
         name="drop_path",
         title="Stochastic depth (DropPath)",
+        group="random depth",
+        folds_to="pre_ln",
         formula=(
             "branch <- branch * keep / (1 - p), keep = 0 with probability p = rate * layer / "
             "(depth - 1)"

@@ -11,6 +11,7 @@ from addnorm.wirings.base import State, Wiring, register
     Card(
         name="false_pre_ln",
         title="False Pre-LN (a bug)",
+        group="classic",
         formula="u = N(x); x <- u + f(u)",
         paper=(
             "Somepalli et al., SAINT: Improved Neural Networks for Tabular Data via Row "

@@ -13,6 +13,8 @@ from addnorm.wirings.base import State, Wiring, empty_parameter, register
     Card(
         name="fixup",
         title="Fixup",
+        group="norm-free",
+        folds_to="none",
         formula="x <- x + scale * f(x - shift), last matrix of f zero at start",
         paper=(
             "Zhang, Dauphin and Ma, Fixup Initialization: Residual Learning Without "

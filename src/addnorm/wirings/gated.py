@@ -24,6 +24,7 @@ GATE_MAPS = {
     Card(
         name="gated",
         title="Gated residual (GTrXL)",
+        group="learned",
         formula="x <- gate(x, relu(f(N(x)))); gru: (1 - z) * x + z * c; y = N_final(x)",
         paper=(
             "Parisotto et al., Stabilizing Transformers for Reinforcement Learning, 2019, "

@@ -17,6 +17,7 @@ from addnorm.wirings.decorator_base import Decorator
     Card(
         name="gpas",
         title="Gradient-preserving activation scaling",
+        group="scaled",
         formula="x <- G(x + f(N(x))), G(x) = x - silu(g) * stop_gradient(x), g = 0 at start",
         paper=(
             "Chen et al., GPAS: Accelerating Convergence of LLM Pretraining via "

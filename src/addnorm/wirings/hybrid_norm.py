@@ -13,6 +13,7 @@ from addnorm.wirings.base import Branch, State, Wiring, register
     Card(
         name="hybrid_norm",
         title="HybridNorm",
+        group="placement",
         formula="x <- x + Attn_qkv_norm(x); u = N(x), x <- u + FFN(u); y = N_final(x)",
         paper=(
             "Zhuo et al., HybridNorm: Towards Stable and Efficient Transformer Training via Hybrid "

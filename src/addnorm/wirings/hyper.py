@@ -23,6 +23,7 @@ from addnorm.wirings.base import (
     Card(
         name="hyper",
         title="Hyper-connections",
+        group="multi-stream",
         formula="h = sum_i Am_i H_i; H_j <- sum_i Ar_ij H_i + B_j f(N(h)); y = N_final(sum_i H_i)",
         paper="Zhu et al., Hyper-Connections, 2024, arXiv 2409.19606",
         summary="Learns how strongly each depth is connected to each other; starts as Pre-LN.",

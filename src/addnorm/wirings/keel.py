@@ -12,6 +12,7 @@ from addnorm.wirings.base import State, Wiring, register
     Card(
         name="keel",
         title="KEEL",
+        group="placement",
         formula="x <- N_out(alpha * x + f(N_in(x))), alpha = number of sub-layers",
         paper=(
             "Chen and Wei, Post-LayerNorm Is Back: Stable, ExpressivE, and Deep, 2026, arXiv "

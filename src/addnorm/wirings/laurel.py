@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from addnorm.core.cards import Card
 from addnorm.core.plan import Plan, Site
-from addnorm.core.registry import Count
+from addnorm.core.registry import Rank
 from addnorm.wirings.base import State, Wiring, empty_parameter, register
 
 
@@ -14,6 +14,7 @@ from addnorm.wirings.base import State, Wiring, empty_parameter, register
     Card(
         name="laurel",
         title="LAuReL",
+        group="learned",
         formula="x <- f(N(x)) + x + B A x, B = 0 at start; y = N_final(x)",
         paper=(
             "Menghani, Kumar and Kumar, LAuReL: Learned Augmented Residual Layer, 2024, arXiv "
@@ -58,7 +59,7 @@ class LAuReL(Wiring):
         plan: Plan,
         *,
         form: Literal["lr", "rw", "rw_lr", "gemma3n"] = "lr",
-        rank: Count = 64,
+        rank: Rank = 64,
     ) -> None:
         super().__init__(plan)
         self.form, self.is_gemma = form, form == "gemma3n"

@@ -15,6 +15,8 @@ from addnorm.wirings.decorator_base import Decorator
     Card(
         name="layer_drop",
         title="LayerDrop",
+        group="random depth",
+        folds_to="pre_ln",
         formula="state <- Layer(state) with probability 1 - rate, else state",
         paper=(
             "Fan, Grave and Joulin, Reducing Transformer Depth on Demand with Structured Dropout, "

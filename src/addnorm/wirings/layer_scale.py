@@ -12,6 +12,8 @@ from addnorm.wirings.base import State, Wiring, empty_parameter, register
     Card(
         name="layer_scale",
         title="LayerScale",
+        group="scaled",
+        folds_to="pre_ln",
         formula="x <- x + gamma * f(N(x)), gamma small at start; y = N_final(x)",
         paper=("Touvron et al., Going Deeper with Image Transformers, 2021, arXiv 2103.17239"),
         summary=(

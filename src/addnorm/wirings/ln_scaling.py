@@ -11,6 +11,8 @@ from addnorm.wirings.base import State, Wiring, register
     Card(
         name="ln_scaling",
         title="LayerNorm Scaling",
+        group="scaled",
+        folds_to="pre_ln",
         formula="x <- x + f(N(x) / sqrt(layer)), layer from 1; y = N_final(x)",
         paper="Sun et al., The Curse of Depth in Large Language Models, 2025, arXiv 2502.05795",
         summary="Limits the growth of Pre-LN's variance, so that deep layers stay effective.",

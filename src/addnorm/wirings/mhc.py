@@ -33,6 +33,7 @@ MAX_PERMUTED_STREAMS = 5
     Card(
         name="mhc",
         title="Manifold-constrained hyper-connections",
+        group="multi-stream",
         formula=(
             "h = sum_i pre_i H_i; H_j <- sum_i R_ij H_i + post_j f(N(h)), R doubly stochastic; "
             "y = N_final(sum_i end_i H_i)"
@@ -134,7 +135,7 @@ class MHC(Wiring):
         """Return (..., n, n) matrices whose rows and columns sum to 1."""
         n = self.streams
         if self.mixing == "sinkhorn":
-            return sinkhorn(logits.unflatten(-1, (n, n)), self.iterations)
+            return sinkhorn(logits.reshape(*logits.shape[:-1], n, n), self.iterations)
         return mix_permutations(logits, n)
 
     def write(self, state: State, site: Site, branch: Tensor) -> State:

@@ -12,6 +12,7 @@ from addnorm.wirings.base import State, Wiring, register
     Card(
         name="mix_ln",
         title="Mix-LN",
+        group="placement",
         formula=(
             "layers below post * depth: x <- N(x + f(x)); above: x <- x + f(N(x)); y = N_final(x)"
         ),

@@ -21,6 +21,7 @@ from addnorm.wirings.base import (
     Card(
         name="mudd",
         title="Dynamic dense connections (MUDD)",
+        group="dense",
         formula=(
             "x_i = Layer_i(z), Pre-LN inside; z <- sum_j (b[i, j] + D_ij(x_i)) * x_j; at the end y "
             "= N_final(z)"

@@ -21,6 +21,7 @@ STARTS = {
     Card(
         name="nanochat",
         title="Embedding mixing and back-out (nanochat, modded-nanogpt)",
+        group="dense",
         formula="x <- r * x + i * x_0 before a layer, Pre-LN inside; y = N_final(x - b * x_mid)",
         paper=(
             "Karpathy, nanochat, 2025, and Jordan et al., modded-nanogpt, 2024: speedruns without "

@@ -20,6 +20,7 @@ OUTPUT_ROLES = ("out", "ffn_out")
     Card(
         name="ngpt",
         title="nGPT",
+        group="learned",
         formula="x <- n(n(x) + a * (n(f(x)) - n(x))), n(v) = v / |v|; weights are unit vectors too",
         paper=(
             "Loshchilov et al., nGPT: Normalized Transformer with Representation Learning on the "
@@ -46,8 +47,9 @@ class NGPT(Wiring):
 
     Loshchilov et al. 2024, section 2. After every step of the optimizer `Stack.after_step` turns
     the rows of query, key, value and ffn_in and the columns of out and ffn_out into unit vectors
-    again. The norm chosen for the stack is not used. Build the sub-layers with bias=False to follow
-    the paper.
+    again. The norm chosen for the stack is not used. Models multiply their logits by a learned
+    factor per token, s_z (`logit_scale` of `Config`), because |logit| <= 1 without it. Build the
+    sub-layers with bias=False to follow the paper.
     """
 
     multiplier_place = "none"  # the stream moves on a sphere
@@ -56,6 +58,7 @@ class NGPT(Wiring):
     schedule = "cosine(warmup=0)"
     scheme = "unit"
     ignores_branch_size = True
+    bounds_logits = True
 
     # NOTE[DIFF]: x is normalized before the step as in the released code; OLMo-core uses the raw x
     # (skip=raw).

@@ -11,6 +11,7 @@ from addnorm.wirings.base import State, Wiring, register
     Card(
         name="none",
         title="Plain residual",
+        group="classic",
         formula="x <- x + f(x)",
         paper="He et al., Deep Residual Learning for Image Recognition, 2015, arXiv 1512.03385",
         summary="Baseline: Add & Norm without the norm.",

@@ -14,6 +14,7 @@ from addnorm.wirings.base import State, Wiring, empty_parameter, register
     Card(
         name="normformer",
         title="NormFormer",
+        group="placement",
         formula="x <- x + N_a(Attn(N(x))) with scaled heads; x <- x + W_2 N_b(act(W_1 N(x)))",
         paper=(
             "Shleifer, Weston and Ott, NormFormer: Improved Transformer Pretraining with Extra "

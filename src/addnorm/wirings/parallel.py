@@ -13,6 +13,7 @@ from addnorm.wirings.base import State, Wiring, register
     Card(
         name="parallel",
         title="Parallel block",
+        group="classic",
         formula="u = N(x); x <- x + Attn(u) + FFN(u); y = N_final(x)",
         paper=(
             "Chowdhery et al., PaLM: Scaling Language Modeling with Pathways, 2022, arXiv "

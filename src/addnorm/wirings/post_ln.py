@@ -12,6 +12,7 @@ from addnorm.wirings.post_norm_base import PostNorm
     Card(
         name="post_ln",
         title="Post-LN",
+        group="classic",
         formula="x <- N(x + f(x))",
         paper="Vaswani et al., Attention Is All You Need, 2017, arXiv 1706.03762",
         summary=(

@@ -14,6 +14,7 @@ from addnorm.wirings.base import Branch, State, Wiring, register
     Card(
         name="pre_ln",
         title="Pre-LN",
+        group="classic",
         formula="x <- x + f(N(x)); y = N_final(x)",
         paper=(
             "Xiong et al., On Layer Normalization in the Transformer Architecture, 2020, arXiv "

@@ -12,6 +12,7 @@ from addnorm.wirings.base import State, Wiring, register
     Card(
         name="res_post",
         title="Res-post-norm",
+        group="classic",
         formula="x <- x + N(f(x)); y = N_final(x)",
         paper=(
             "Liu et al., Swin Transformer V2: Scaling Up Capacity and Resolution, 2021, arXiv "

@@ -11,6 +11,7 @@ from addnorm.wirings.base import State, Wiring, empty_parameter, register
     Card(
         name="res_scale",
         title="ResScale",
+        group="scaled",
         formula="x <- s * x + f(N(x)), s = 1 at start; y = N_final(x)",
         paper="Yu et al., MetaFormer Baselines for Vision, 2022, arXiv 2210.13452",
         summary="LayerScale on the other term: later layers can fade out what earlier ones wrote.",

@@ -12,6 +12,7 @@ from addnorm.wirings.base import State, Wiring, register
     Card(
         name="resi_dual",
         title="ResiDual",
+        group="multi-stream",
         formula="x <- N(x + f(x)), r <- r + s * f(x); y = a * x + N_final(r)",
         paper=(
             "Xie et al., ResiDual: Transformer with Dual Residual Connections, 2023, arXiv "

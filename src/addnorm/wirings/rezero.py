@@ -13,6 +13,8 @@ from addnorm.wirings.base import State, Wiring, empty_parameter, register
     Card(
         name="rezero",
         title="ReZero",
+        group="norm-free",
+        folds_to="none",
         formula="x <- x + alpha * f(x), alpha = 0 at start",
         paper=(
             "Bachlechner et al., ReZero is All You Need: Fast Convergence at Large Depth, 2020, "

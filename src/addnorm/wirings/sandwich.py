@@ -12,6 +12,7 @@ from addnorm.wirings.base import State, Wiring, register
     Card(
         name="sandwich",
         title="Sandwich-LN, Peri-LN",
+        group="classic",
         formula="x <- x + N_out(f(N_in(x))); y = N_final(x)",
         paper=(
             "Ding et al., CogView: Mastering Text-to-Image Generation via Transformers, 2021, "

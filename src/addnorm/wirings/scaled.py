@@ -18,6 +18,8 @@ DepthRule = Literal["constant", "sqrt_depth", "depth", "unit"]
     Card(
         name="scaled",
         title="Scaled branches",
+        group="scaled",
+        folds_to="pre_ln",
         formula="x <- x + r * f(N(x)), r constant; any wiring inside",
         paper=(
             "Yang et al., Tensor Programs VI: Feature Learning in Infinite-Depth Neural Networks, "

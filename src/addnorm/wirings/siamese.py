@@ -11,6 +11,7 @@ from addnorm.wirings.base import State, Wiring, register
     Card(
         name="siamese",
         title="SiameseNorm",
+        group="multi-stream",
         formula=(
             "p <- N_post(p), b = f(N_in(p + N_pre(q))), p <- p + b / sqrt(S * layer), q <- q + b; "
             "y = N_final(N_p(p) + N_q(q))"

@@ -16,6 +16,8 @@ Start = Annotated[float, Field(ge=-100, le=100)]  # no norm undoes what a branch
     Card(
         name="skip_init",
         title="SkipInit",
+        group="norm-free",
+        folds_to="none",
         formula="x <- x + a * f(x), a = 0 at start, one per sub-layer",
         paper=(
             "De and Smith, Batch Normalization Biases Residual Blocks Towards the Identity "

@@ -13,6 +13,7 @@ from addnorm.wirings.base import State, Wiring, register
     Card(
         name="sub_ln",
         title="Sub-LN (Magneto)",
+        group="placement",
         formula="x <- x + W_out N_inner(g(N(x))), where f(h) = W_out g(h); y = N_final(x)",
         paper="Wang et al., Foundation Transformers, 2022, arXiv 2210.06423",
         summary=("One wiring for language, vision and speech; BitNet, BEiT-3 and Kosmos use it."),

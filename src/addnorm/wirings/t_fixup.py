@@ -11,6 +11,8 @@ from addnorm.wirings.base import State, Wiring, register
     Card(
         name="t_fixup",
         title="T-Fixup",
+        group="norm-free",
+        folds_to="none",
         formula="x <- x + f(x), start weights scaled by depth ** (-1 / 4)",
         paper=(
             "Huang, Perez, Ba and Volkovs, Improving Transformer Optimization Through Better "

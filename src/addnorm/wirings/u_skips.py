@@ -16,6 +16,7 @@ from addnorm.wirings.base import State, Wiring, empty_parameter, register
     Card(
         name="u_skips",
         title="U-shaped skips",
+        group="dense",
         formula="x <- x + f(N(x)); layer depth-1-i first does x <- x + w_i * x_i; y = N_final(x)",
         paper=(
             "Bao et al., All are Worth Words: A ViT Backbone for Diffusion Models, 2022, "

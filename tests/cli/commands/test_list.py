@@ -9,6 +9,7 @@ from addnorm.cli.registries import FAMILIES, get_registry
 KEYS = {
     *("name", "title", "formula", "paper", "summary", "needs", "reduces_to", "undefined"),
     *("options", "choices", "symbols", "departures", "year", "arxiv"),
+    *("group", "folds_to", "warmup"),
 }
 
 
@@ -89,3 +90,57 @@ def test_invalid_arguments_are_one_line_errors(addnorm, arguments, message):
     assert result.err.startswith("addnorm: ")
     assert message in result.err
     assert result.err.count("\n") == 1
+
+
+def test_members_are_grouped_in_a_didactic_order(addnorm, terminal):
+    groups = [card.group for card in get_registry("wirings").cards()]
+    assert list(dict.fromkeys(groups)) == [
+        *("classic", "placement", "scaled", "norm-free", "learned", "dense", "multi-stream"),
+        "random depth",
+    ]
+    assert all(line.endswith(g) for line, g in zip(names_and_lines(addnorm), groups, strict=True))
+    heading = terminal(120, "list", "wirings").out.splitlines()
+    assert "classic" in [line.strip() for line in heading]
+
+
+def names_and_lines(addnorm, *arguments):
+    return addnorm("list", "wirings", *arguments).out.splitlines()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "names"),
+    [
+        (["--needs-no-warmup"], {"rezero", "skip_init", "t_fixup", "ngpt"}),
+        (["--folds-to", "post_ln"], {"deepnorm", "admin"}),
+        (
+            ["--folds-to", "pre_ln"],
+            {"layer_scale", "ln_scaling", "scaled", "drop_path", "layer_drop"},
+        ),
+        (["--folds-to", "none", "--year", "2019"], {"fixup"}),
+    ],
+)
+def test_filters_select_by_the_facts_of_cards(addnorm, arguments, names):
+    assert {line.split()[0] for line in names_and_lines(addnorm, *arguments)} == names
+    cards = json.loads(addnorm("list", "wirings", "--json", *arguments).out)
+    assert {card["name"] for card in cards} == names
+
+
+def test_year_selects_in_every_family(addnorm):
+    for family in ("norms", "wirings", "activations"):
+        cards = json.loads(addnorm("list", family, "--year", "2024", "--json").out or "[]")
+        expected = [card.name for card in get_registry(family).cards() if card.year == 2024]
+        assert [card["name"] for card in cards] == expected
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["wirings", "--year", "1950"], "no wirings meet these conditions"),
+        (["norms", "--needs-no-warmup"], "expected the family wirings"),
+        (["wirings", "--folds-to", "b2t"], "--folds-to: expected one of none, post_ln, pre_ln"),
+    ],
+)
+def test_filters_without_members_are_one_line_errors(addnorm, arguments, message):
+    result = addnorm("list", *arguments)
+    assert (result.code, result.out) == (2, "")
+    assert message in result.err and result.err.count("\n") == 1

@@ -12,6 +12,7 @@ from addnorm import UserError
 from addnorm.core.errors import ExportRefusedError
 from addnorm.exporters.folding.stack_forms import PLAIN_WIRINGS
 from addnorm.norms import registry as norms
+from addnorm.wirings import registry as wirings
 from tests.exporters.models import KINDS, WIRINGS, make_model, make_tokens
 
 # What each wiring folds into, by its formula. Those that are not listed have no plainer form.
@@ -41,6 +42,11 @@ PLAIN = {
     "false_pre_ln(final_norm=True)": "post_ln",
     "mix_ln(post=0.0)": "pre_ln",
     "mix_ln(post=1.0)": "post_ln(final_norm=True)",
+    "drop_path": "pre_ln",
+    "layer_drop": "pre_ln",
+    "scaled": "pre_ln",
+    "scaled(inner=sandwich, r=0.5)": "sandwich",
+    "scaled(inner=b2t, r=0.5)": "b2t",
     "drop_path(deepnorm, rate=0.4)": "post_ln",
     "drop_path(inner=layer_drop(inner=rezero))": "none",
     "layer_drop(inner=b2t)": "b2t",
@@ -54,6 +60,7 @@ PLAIN = {
 UNFOLDED = [
     *("b2t", "hybrid_norm", "ngpt", "gated", "resi_dual", "siamese", "dlcl", "denseformer"),
     *("u_skips", "attn_res", "hyper", "mhc", "keel", "false_pre_ln", "gpas"),
+    *("res_scale", "deep_delta", "laurel", "mudd", "nanochat", "scaled(r=1.0, rule=unit)"),
     *("mix_ln(post=0.5)", "gpas(inner=sandwich)", "gpas(place=skip)"),
 ]
 
@@ -357,3 +364,10 @@ def test_models_that_cannot_be_folded_are_rejected(break_model, error, message):
 def test_other_objects_are_rejected():
     with pytest.raises(UserError, match=r"expected a model of addnorm\.build, got Linear"):
         addnorm.fold(torch.nn.Linear(2, 2))
+
+
+def test_cards_say_what_wirings_fold_into():
+    """By the table above, for the defaults of each wiring."""
+    folded = {name: PLAIN[name] for name in WIRINGS if name in PLAIN and PLAIN[name] != name}
+    folded = {name: call for name, call in folded.items() if not call.startswith(name)}
+    assert {n: wirings.card(n).folds_to for n in WIRINGS if wirings.card(n).folds_to} == folded

@@ -19,7 +19,7 @@ from addnorm.report.diagram.layout import (
     Box,
     Diagram,
     compute_layout,
-    format_note,
+    format_notes,
 )
 from addnorm.report.diagram.svg import render_svg
 from addnorm.report.diagram.text_metrics import shorten, text_width, wrap
@@ -73,7 +73,8 @@ def test_boxes_and_lines_do_not_overlap_and_fit(name, decoder):
                 )
                 < box.w
             )
-            assert text_width(format_note(box.node), TINY_FONT_SIZE) < box.w
+            for line in format_notes(box.node):
+                assert text_width(line, TINY_FONT_SIZE) < box.w
     root = ElementTree.fromstring(render_svg([diagram]))
     wide, high = float(root.get("width", 0)), float(root.get("height", 0))
     assert diagram.right - diagram.left < wide
@@ -191,3 +192,39 @@ def test_formula_is_wrapped_at_statements_and_list_at_commas():
     assert wrap("x <- a; y = b", 10, 1000) == ["x <- a;", "y = b"]
     assert all(text_width(line, 10) <= 80 for line in wrap("word " * 30, 10, 80))
     assert shorten("one", 10, 5) == "one, …"
+
+
+def test_options_inside_sub_layers_are_in_the_boxes():
+    options = {"qk_norm": "rms_head", "gate": "head", "sink": "learned", "exclusive": True}
+    options |= {"value_residual": "half", "value_embed": True, "canon": "ABCD", "window": (4, None)}
+    svg = draw(["pre_ln"], options=options | {"activation": "relu2", "cap": 50.0})
+    for text in (
+        *("norm: query, key", "gate: head", "sink: learned", "exclusive", "+ values of layer 1"),
+        *("+ value embedding", "canon: A, B", "canon: C, D", "window: 4 / all", "relu2"),
+        "cap: 50.0",
+    ):
+        assert f">{text}<" in svg, text
+    diagram = compute_layout(build_block_diagram("pre_ln", decoder=True, options=options))
+    boxes = [box for box in diagram.boxes if box.node.kind == "sublayer"]
+    assert boxes[0].h > boxes[-1].h > 0
+    with pytest.raises(UserError, match="unknown option of a diagram 'gates'; did you mean 'gate'"):
+        draw(["pre_ln"], options={"gates": "head"})
+
+
+@pytest.mark.parametrize(
+    ("wiring", "note"),
+    [("drop_path(b2t, rate=0.2)", "drop path: up to 0.2"), ("layer_drop", "layer drop: 0.1")],
+)
+def test_random_depth_is_visible(wiring, note):
+    assert draw([wiring]).count(f">{note}<") == 2
+    assert note not in draw(["pre_ln"])
+
+
+def test_presets_show_their_options_and_take_a_depth():
+    svg = draw(["olmo2"])
+    assert ">norm: query, key<" in svg and ">swiglu<" in svg
+    assert "3 \u00d7" in draw(["gpt2"], depth=3) and "12 \u00d7" in draw(["gpt2"])
+    with pytest.raises(UserError, match="decoder: expected False for the preset gpt2"):
+        draw(["gpt2"], decoder=True)
+    with pytest.raises(UserError, match="options: expected none for the preset gpt2"):
+        draw(["gpt2"], options={"gate": "head"})

@@ -22,17 +22,34 @@ def draw(
         bool, typer.Option("--decoder", help="Draw layers with cross-attention")
     ] = False,
     depth: Annotated[
-        int, typer.Option("--depth", min=1, help="Number of layers; equal ones are drawn once")
-    ] = 6,
+        int | None,
+        typer.Option(
+            "--depth",
+            min=1,
+            help="Number of layers; equal ones are drawn once. Default: 6, or the preset's own",
+        ),
+    ] = None,
+    options: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="KEY=VALUE",
+            help="Option inside the sub-layers of wirings, such as "
+            "gate=element, qk_norm=rms_head or canon=AC",
+        ),
+    ] = None,
     unroll: Annotated[
         int,
         typer.Option("--unroll", min=0, help="Draw each layer of a stack of this many layers"),
     ] = 0,
 ) -> None:
     """Draw block diagrams of wirings and presets, side by side."""
+    from addnorm.core.key_values import parse_key_values
     from addnorm.report.diagram.draw import check_output_file, save
     from addnorm.report.diagram.draw import draw as draw_svg
 
     check_output_file(out)
-    save(draw_svg(names, decoder=decoder, depth=depth, unroll=unroll, theme=theme), out)
+    pairs = parse_key_values(options or [])
+    svg = draw_svg(names, decoder=decoder, depth=depth, unroll=unroll, theme=theme, options=pairs)
+    save(svg, out)
     print(f"addnorm: drew {', '.join(names)} into {out}", file=sys.stderr)

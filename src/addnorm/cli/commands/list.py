@@ -1,5 +1,6 @@
 """`addnorm list`: the members of a registry."""
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -24,10 +25,23 @@ def list_members(
         ),
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print a JSON list of cards")] = False,
+    needs_no_warmup: Annotated[
+        bool, typer.Option("--needs-no-warmup", help="Only wirings recommended without warm-up")
+    ] = False,
+    folds_to: Annotated[
+        str | None,
+        typer.Option("--folds-to", metavar="WIRING", help="Only wirings that fold into this one"),
+    ] = None,
+    year: Annotated[
+        int | None, typer.Option("--year", help="Only members whose paper is of this year")
+    ] = None,
 ) -> None:
     """List norms, wirings and other families with formula and paper."""
     from addnorm.cli.output import make_console, write_json, write_page
 
+    filters = Filters(needs_no_warmup, folds_to, year)
+    if family is None and filters.are_set:
+        family = "wirings"
     if family is None:
         counts = {name: len(read_cards(name)) for name in FAMILIES}
         if json:
@@ -35,7 +49,7 @@ def list_members(
         else:
             write_page(make_console(), _counts(counts))
         return
-    cards = read_cards(family)
+    cards = filters.select(family, read_cards(family))
     if json:
         write_json(cards)
         return
@@ -46,6 +60,48 @@ def list_members(
         write_page(console, *_stacked(cards))
     else:
         write_page(console, _table(cards, wide=console.width >= MIN_WIDE_COLUMNS))
+
+
+@dataclass(frozen=True)
+class Filters:
+    """Conditions on the members of a list."""
+
+    needs_no_warmup: bool = False
+    folds_to: str | None = None
+    year: int | None = None
+
+    @property
+    def are_set(self) -> bool:
+        """Whether there is any condition."""
+        return self.needs_no_warmup or self.folds_to is not None or self.year is not None
+
+    def select(self, family: str, cards: list[CardFacts]) -> list[CardFacts]:
+        """Return the cards that meet the conditions.
+
+        Raises:
+            UserError: no card meets them, or the family has no such facts
+        """
+        from addnorm.core.errors import UserError
+
+        if family != "wirings" and (self.needs_no_warmup or self.folds_to is not None):
+            raise UserError(
+                f"expected the family wirings with --needs-no-warmup or --folds-to, got {family}"
+            )
+        selected = [
+            card
+            for card in cards
+            if (not self.needs_no_warmup or card["warmup"] == 0)
+            and (self.folds_to is None or card["folds_to"] == self.folds_to)
+            and (self.year is None or card["year"] == self.year)
+        ]
+        if not selected and self.folds_to is not None:
+            targets = sorted({card["folds_to"] for card in cards if card["folds_to"]})
+            raise UserError(
+                f"--folds-to: expected one of {', '.join(targets)}, got {self.folds_to!r}"
+            )
+        if not selected and self.are_set:
+            raise UserError(f"no {family} meet these conditions; leave out one of them")
+        return selected
 
 
 def _counts(counts: dict[str, int]) -> "RenderableType":
@@ -63,12 +119,14 @@ def _plain(cards: list[CardFacts]) -> "RenderableType":
 
     table = Table.grid(padding=(0, 2, 0, 0))
     for card in cards:
-        table.add_row(card["name"], card["title"], card["formula"], card["paper"])
+        cells = [card["name"], card["title"], card["formula"], card["paper"]]
+        table.add_row(*cells, *([card["group"]] if card["group"] else []))
     return table
 
 
 def _table(cards: list[CardFacts], *, wide: bool) -> "RenderableType":
     from rich.table import Table
+    from rich.text import Text
 
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold cyan")
     table.add_column("name", style="bold", no_wrap=True)
@@ -77,7 +135,9 @@ def _table(cards: list[CardFacts], *, wide: bool) -> "RenderableType":
     table.add_column("year", no_wrap=True)
     if wide:
         table.add_column("arXiv", no_wrap=True)
-    for card in cards:
+    for index, card in enumerate(cards):
+        if card["group"] and (index == 0 or cards[index - 1]["group"] != card["group"]):
+            table.add_row(Text(card["group"], style="dim"))
         cells = [
             card["name"],
             card["title"],
@@ -95,7 +155,9 @@ def _stacked(cards: list[CardFacts]) -> "list[RenderableType]":
     from rich.text import Text
 
     parts: list[RenderableType] = []
-    for card in cards:
+    for index, card in enumerate(cards):
+        if card["group"] and (index == 0 or cards[index - 1]["group"] != card["group"]):
+            parts.append(Text(card["group"], style="dim"))
         year = f", {card['year']}" if card["year"] else ""
         parts.append(Text.assemble((card["name"], "bold"), f"  {card['title']}{year}"))
         parts.append(Padding(Text(card["formula"], overflow="fold"), (0, 0, 0, 2)))

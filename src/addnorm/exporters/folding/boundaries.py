@@ -57,6 +57,18 @@ def bake_table_norm(work: Workspace) -> bool:
     return found
 
 
+def bake_logit_scale(work: Workspace) -> bool:
+    """Write the factors of logits into a table of the head's own; return whether there were any."""
+    head = getattr(work.model, "head", None)
+    if not isinstance(head, Unembedding) or head.logit_scale is None:
+        return False
+    assert isinstance(work.model.embed, TokenEmbedding)
+    head.table = nn.Parameter(head.rows(work.model.embed).detach().clone(), requires_grad=False)
+    head.logit_scale = None
+    work.changes |= {"tied": False, "logit_scale": False}
+    return True
+
+
 def fold_attention_scale(work: Workspace) -> bool:
     """scale * q . k = (scale sqrt(K) q) . k / sqrt(K): the factor goes into query weights."""
     scale = work.get("attention_scale")

@@ -102,6 +102,8 @@ def fold(model: Model, *, max_length: int = MAX_LENGTH) -> tuple[Model, list[Fol
         if boundaries.bake_table_norm(work):
             term = model.config.table_norm
             notes.append(FoldNote("model", f"table_norm {term}", "normalized rows written"))
+        if boundaries.bake_logit_scale(work):
+            notes.append(FoldNote("model", "logit_scale", "moved into a table of the head's own"))
         if boundaries.fold_attention_scale(work):
             notes.append(FoldNote("model", "scale", "moved into query weights"))
         if boundaries.fold_qk_norm(work):
@@ -122,8 +124,8 @@ def _fold_stacks(work: Workspace, notes: list[FoldNote], max_length: int) -> lis
     forms: list[StackForm | None] = []
     for index, (name, stack) in enumerate(zip(names, work.model.stacks, strict=True)):
         assert isinstance(stack, TransformerStack)
-        wiring, call, texts = unwrap_decorators(stack)
-        notes += [FoldNote(name, term, text) for term, text in texts]
+        wiring, call, decorators = unwrap_decorators(stack)
+        notes += [FoldNote(name, term, text) for term, text in decorators]
         form = _try_fold(work, index, name, wiring, call, notes)
         forms.append(form)
         if form is None:

@@ -90,7 +90,7 @@ def _unchanged(norm: Norm, call: Call) -> NormForm:
 
 
 def _has_offset(norm: Norm) -> bool:
-    return isinstance(norm, RMSNorm) and norm.gain_offset != 0
+    return isinstance(norm, RMSNorm | LayerNorm) and norm.gain_offset != 0
 
 
 def _read_layer(norm: Norm) -> NormForm | None:
@@ -103,6 +103,9 @@ def _read_layer(norm: Norm) -> NormForm | None:
     if norm.eps_mode == "outside":
         return None
     gain, bias, eps, texts = _affine(norm)[0], _affine(norm)[1], norm.eps, []
+    if norm.gain_offset:
+        gain = gain + norm.gain_offset
+        texts.append("gain 1 + weight written as one")
     if norm.weight is None or norm.bias is None:
         texts.append("missing gains and biases written as ones and zeros")
     if norm.var == "unbiased" and norm.dim > 1:

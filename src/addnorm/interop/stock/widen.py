@@ -29,8 +29,9 @@ from addnorm.sublayers.rotary import RotaryPositions
 
 EQUAL_FIELDS = (
     *("kind", "dim", "depth", "heads", "vocab", "source_vocab", "activation", "cap", "window"),
-    *("head_cap", "classes", "pooling", "pooler", "pooler_activation", "head_layer", "image"),
-    *("pooler_norm", "head_activation", "embed_dim", "patch", "channels", "class_tokens"),
+    *("head_cap", "head_sigmoid_cap", "has_logit_scale", "classes", "pooling", "pooler"),
+    *("pooler_activation", "pooler_norm", "head_layer", "head_activation", "embed_dim", "image"),
+    *("patch", "channels", "class_tokens"),
     *INNER_OPTIONS,
 )
 """Fields of a config that must be equal as they are."""

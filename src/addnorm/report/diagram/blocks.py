@@ -12,9 +12,10 @@ at the start of the next drawn one. Factors that change along a run get a range 
 "1 … 0.5".
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
+from typing import Any
 
 import torch
 
@@ -23,7 +24,12 @@ from addnorm.core.errors import UserError
 from addnorm.norms.base import registry as norms
 from addnorm.report.diagram.graph import Graph, GraphBuilder, Node
 from addnorm.report.diagram.label_text import format_formula
-from addnorm.report.diagram.placeholders import build_sublayers
+from addnorm.report.diagram.placeholders import (
+    Notes,
+    build_sublayers,
+    describe_options,
+    describe_random_depth,
+)
 from addnorm.report.diagram.recorder import CLOSE, OPEN, Record, Value, record
 from addnorm.report.diagram.simplify import prune_unused, remove_neutral, simplify
 from addnorm.stacks.stack import Stack
@@ -60,6 +66,7 @@ def build_block_diagram(
     depth: int = 6,
     unroll: int = 0,
     kinds: tuple[str, ...] = (),
+    options: Mapping[str, Any] | None = None,
 ) -> BlockDiagram:
     """Return the block diagram of a wiring.
 
@@ -69,6 +76,7 @@ def build_block_diagram(
         depth: number of layers of the stack; equal layers are drawn once
         unroll: if not 0, draw each layer of a stack of this depth instead
         kinds: sub-layers of one layer, by default those of an encoder or decoder
+        options: options inside sub-layers to show, such as {"gate": "element"}
 
     Raises:
         UserError: if the wiring is unknown, or `depth` or `unroll` is out of range
@@ -80,12 +88,13 @@ def build_block_diagram(
     call = wirings.resolve(call)
     card = wirings.card(call.name)
     kinds = kinds or (DECODER_KINDS if decoder else ENCODER_KINDS)
-    stack, recording = _record_placeholder_stack(str(call), kinds, unroll or depth)
+    notes = describe_options(options or {})
+    stack, recording = _record_placeholder_stack(str(call), kinds, unroll or depth, notes)
     runs = None if unroll else _find_equal_runs(stack.wiring, recording)
     if runs is None:
         num_layers = unroll or NUM_UNEQUAL_LAYERS
         if num_layers != stack.wiring.plan.depth:
-            stack, recording = _record_placeholder_stack(str(call), kinds, num_layers)
+            stack, recording = _record_placeholder_stack(str(call), kinds, num_layers, notes)
         runs = [(layer, 1) for layer in range(num_layers)]
     builder = _build_layers(stack.wiring, recording, [layer for layer, _ in runs])
     for index, (first, count) in enumerate(runs):
@@ -117,7 +126,7 @@ def name_norms(block: BlockDiagram, norm: str) -> BlockDiagram:
 
 
 def _record_placeholder_stack(
-    call: str, kinds: tuple[str, ...], depth: int
+    call: str, kinds: tuple[str, ...], depth: int, notes: Notes
 ) -> tuple[Stack, Record]:
     """Build a stack of placeholders and record it.
 
@@ -126,12 +135,14 @@ def _record_placeholder_stack(
     """
     decoder = "cross" in kinds
     role, other = ("decoder", depth) if decoder else ("encoder_only", None)
-    sublayers = build_sublayers(kinds, depth, DIM)
+    sublayers = build_sublayers(kinds, depth, DIM, notes)
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.manual_seed(0)
         stack = Stack(
             sublayers, dim=DIM, wiring=call, kinds=kinds, role=role, other_depth=other
         ).eval()
+        for sublayer in sublayers:
+            sublayer.notes = (*sublayer.notes, *describe_random_depth(stack.wiring))
         x, another, memory = torch.randn(3, BATCH, LENGTH, DIM).unbind()
         context = {"memory": memory} if decoder else {}
         recording = record(stack, x, **context)

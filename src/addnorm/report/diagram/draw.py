@@ -1,20 +1,23 @@
 """Diagrams of wirings and presets side by side, and their SVG and PNG files."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from addnorm.core.errors import UnknownNameError, UserError, unknown_name_message
 from addnorm.models.presets import PRESETS, Preset
 from addnorm.report.diagram.blocks import BlockDiagram, build_block_diagram, name_norms
 from addnorm.report.diagram.layout import compute_layout
+from addnorm.report.diagram.placeholders import OPTIONS
 from addnorm.report.diagram.svg import render_svg
 from addnorm.report.output import write_bytes
 from addnorm.report.theme import THEMES
 from addnorm.wirings.base import registry as wirings
 
 FILE_SUFFIXES = (".svg", ".png")
+DEFAULT_DEPTH = 6
 PNG_SCALE = 2.0
 """Pixels of a PNG for each pixel of the SVG."""
 
@@ -23,18 +26,22 @@ def draw(
     names: Sequence[str],
     *,
     decoder: bool = False,
-    depth: int = 6,
+    depth: int | None = None,
     unroll: int = 0,
     theme: str = "light",
+    options: Mapping[str, Any] | None = None,
 ) -> str:
     """Return block diagrams of wirings and presets, side by side, as SVG.
 
     Args:
         names: call strings of wirings, names of presets
         decoder: whether layers have cross-attention; presets have their own layers
-        depth: number of layers; equal ones are drawn once. Presets have their own depth.
+        depth: number of layers; equal ones are drawn once. If None, 6 for wirings; presets have
+            their own.
         unroll: if not 0, draw each layer of a stack of this depth instead
         theme: "light" or "dark"
+        options: options inside the sub-layers of wirings, such as {"gate": "element"}; presets have
+            their own
 
     Raises:
         UserError: if a name is unknown or an option out of range
@@ -45,25 +52,42 @@ def draw(
         )
     if theme not in THEMES:
         raise UserError(unknown_name_message("theme", theme, THEMES))
-    options = {"depth": depth, "unroll": unroll}
-    blocks = [each for name in names for each in build_blocks(name, decoder=decoder, **options)]
+    settings: dict[str, Any] = {"decoder": decoder, "depth": depth, "unroll": unroll}
+    settings["options"] = options
+    blocks = [each for name in names for each in build_blocks(name, **settings)]
     return render_svg([compute_layout(each) for each in blocks], theme=theme)
 
 
 def build_blocks(
-    name: str, *, decoder: bool = False, depth: int = 6, unroll: int = 0
+    name: str,
+    *,
+    decoder: bool = False,
+    depth: int | None = None,
+    unroll: int = 0,
+    options: Mapping[str, Any] | None = None,
 ) -> list[BlockDiagram]:
     """Return the diagram of a wiring, or those of a preset's stacks; see `draw`."""
     if name in PRESETS:
-        return preset_blocks(PRESETS[name], unroll=unroll)
+        if decoder or options:
+            what = "decoder: expected False" if decoder else "options: expected none"
+            raise UserError(f"{what} for the preset {name}, which has its own layers; leave it out")
+        return preset_blocks(PRESETS[name], depth=depth, unroll=unroll)
     if isinstance(name, str) and "(" not in name and name.strip() not in wirings:
         raise UnknownNameError(unknown_name_message("wiring or preset", name, [*wirings, *PRESETS]))
-    return [build_block_diagram(name, decoder=decoder, depth=depth, unroll=unroll)]
+    depth = DEFAULT_DEPTH if depth is None else depth
+    sizes: dict[str, Any] = {"decoder": decoder, "depth": depth, "unroll": unroll}
+    return [build_block_diagram(name, **sizes, options=options)]
 
 
-def preset_blocks(preset: Preset, *, unroll: int = 0) -> list[BlockDiagram]:
-    """Return the diagrams of a preset's stacks, at its depth and with the titles of its norms."""
+def preset_blocks(
+    preset: Preset, *, depth: int | None = None, unroll: int = 0
+) -> list[BlockDiagram]:
+    """Return the diagrams of a preset's stacks with the titles of its norms.
+
+    depth: number of layers; its own if None
+    """
     config = preset.config
+    given = depth
     stacks = {preset.title: (config.wiring, config.depth, config.norm, False)}
     if config.kind == "seq2seq":
         depth = config.encoder_depth or config.depth
@@ -74,12 +98,12 @@ def preset_blocks(preset: Preset, *, unroll: int = 0) -> list[BlockDiagram]:
         }
     blocks = []
     for title, (wiring, depth, norm, decoder) in stacks.items():
-        block = build_block_diagram(wiring, decoder=decoder, depth=depth, unroll=unroll)
-        details = [config.positions, config.activation]
+        sizes: dict[str, Any] = {"decoder": decoder, "depth": depth if given is None else given}
+        options = {name: getattr(config, name) for name in OPTIONS}
+        block = build_block_diagram(wiring, **sizes, unroll=unroll, options=options)
+        details = [config.positions]
         if config.embed_norm != "none":
             details.append(f"{config.embed_norm} on the embedding")
-        if config.qk_norm != "none":
-            details.append(f"{config.qk_norm} query-key norm")
         caption = (
             f"{block.formula}; {', '.join(details)}; {config.dim} features, {config.heads} heads"
         )

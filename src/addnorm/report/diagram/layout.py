@@ -44,6 +44,7 @@ from addnorm.report.diagram.text_metrics import shorten, text_width
 
 FONT_SIZE, SMALL_FONT_SIZE, TINY_FONT_SIZE = 14.0, 11.5, 10.5
 """Font sizes of titles of boxes, of scales, and of notes, in pixels like all that follow."""
+NOTE_LINE_HEIGHT = 12.0
 ROW_GAP, TRACK_SPACING, LANE_SPACING, COLUMN_MARGIN, PORT_SPACING = 26.0, 10.0, 16.0, 22.0, 20.0
 TRUNK_HALF_WIDTH = 46.0
 """Minimum of half the width of column 0."""
@@ -144,14 +145,16 @@ def _size(node: Node) -> tuple[float, float]:
     w = max(
         132.0 if node.kind == "sublayer" else 92.0,
         text_width(node.label, FONT_SIZE) + 24,
-        text_width(format_note(node), TINY_FONT_SIZE) + 20,
+        *(text_width(line, TINY_FONT_SIZE) + 20 for line in format_notes(node)),
     )
-    return w, 46.0 if node.kind == "sublayer" or node.note else 30.0
+    more = NOTE_LINE_HEIGHT * max(0, len(format_notes(node)) - 1)
+    return w, (46.0 if node.kind == "sublayer" or node.note else 30.0) + more
 
 
-def format_note(node: Node) -> str:
-    """Return the second line of a box, shortened to its width."""
-    return shorten(node.note, TINY_FONT_SIZE, 132.0)
+def format_notes(node: Node) -> list[str]:
+    """Return the lines below the label of a box, each shortened to its width."""
+    lines = node.note.split("; ") if node.note else []
+    return [shorten(line, TINY_FONT_SIZE, 132.0) for line in lines]
 
 
 def side_width(node: Node) -> float:

@@ -12,16 +12,21 @@ same plugs as a real sub-layer, calls each of them once, and notes whether it co
     ('Self-attention', 'norm: query, key; scale: value')
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from addnorm.core.errors import UserError, unknown_name_message
 from addnorm.core.plan import Plugs, Shape
 from addnorm.norms.base import Norm
 from addnorm.sublayers.base import Sublayer
+from addnorm.wirings.base import Wiring
+from addnorm.wirings.decorator_base import Decorator
+from addnorm.wirings.drop_path import DropPath
+from addnorm.wirings.layer_drop import LayerDrop
 
 TITLES = {
     "self": "Self-attention",
@@ -30,14 +35,21 @@ TITLES = {
     "ffn": "Feed-forward",
 }
 NUM_HEADS = 2
+Notes = Mapping[str, tuple[str, ...]]
+"""Notes by kind of sub-layer: self, cross, ffn."""
+OPTIONS = (
+    *("qk_norm", "gate", "sink", "exclusive", "value_residual", "value_embed", "canon", "cap"),
+    *("window", "kv_heads", "activation"),
+)
+"""Options that a diagram shows."""
 
 
 class PlaceholderSublayer(Sublayer):
     """A sub-layer of a given kind that reports its plugs."""
 
-    def __init__(self, kind: str, dim: int) -> None:
+    def __init__(self, kind: str, dim: int, notes: tuple[str, ...] = ()) -> None:
         super().__init__()
-        self.kind, self.dim = kind, dim
+        self.kind, self.dim, self.notes = kind, dim, notes
         self.title = TITLES.get(kind, kind)
         self.plug_kinds: dict[str, str] = {}
 
@@ -52,13 +64,12 @@ class PlaceholderSublayer(Sublayer):
 
     @property
     def note(self) -> str:
-        """The plugs of the last forward pass, such as "norm: query, key"."""
+        """The plugs of the last forward pass, such as "norm: query, key", then other notes."""
         names_by_kind: dict[str, list[str]] = {"norm": [], "scale": []}
         for name, kind in self.plug_kinds.items():
             names_by_kind[kind].append(name)
-        return "; ".join(
-            f"{kind}: {', '.join(names)}" for kind, names in names_by_kind.items() if names
-        )
+        plugs = [f"{kind}: {', '.join(names)}" for kind, names in names_by_kind.items() if names]
+        return "; ".join(dict.fromkeys((*plugs, *self.notes)))
 
     def forward(self, x: Tensor, plugs: Plugs) -> Tensor:
         self.plug_kinds = {}
@@ -98,9 +109,66 @@ class _NormCounter:
         self.num_norms += isinstance(module, Norm)
 
 
-def build_sublayers(kinds: tuple[str, ...], depth: int, dim: int) -> list[PlaceholderSublayer]:
+def build_sublayers(
+    kinds: tuple[str, ...], depth: int, dim: int, notes: Notes | None = None
+) -> list[PlaceholderSublayer]:
     """Return one placeholder for each site of a stack."""
     classes = {"cross": CrossPlaceholderSublayer}
     return [
-        classes.get(kind, PlaceholderSublayer)(kind, dim) for _ in range(depth) for kind in kinds
+        classes.get(kind, PlaceholderSublayer)(kind, dim, (notes or {}).get(kind, ()))
+        for _ in range(depth)
+        for kind in kinds
     ]
+
+
+def describe_options(options: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
+    """Return the notes of options inside sub-layers, fields of `Config`; defaults give none.
+
+    >>> describe_options({"qk_norm": "rms_head", "gate": "element", "activation": "swiglu"})
+    {'self': ('norm: query, key', 'gate: element'), 'cross': ('norm: query, key', \
+'gate: element'), 'ffn': ('swiglu',)}
+    """
+    for name in options:
+        if name not in OPTIONS:
+            raise UserError(unknown_name_message("option of a diagram", name, OPTIONS))
+    get = options.get
+    canon = str(get("canon") or "")
+    both = [
+        "norm: query, key" if get("qk_norm", "none") != "none" else "",
+        f"gate: {get('gate')}" if get("gate", "none") != "none" else "",
+        f"sink: {get('sink')}" if get("sink", "none") != "none" else "",
+        f"cap: {get('cap')}" if get("cap") else "",
+    ]
+    own = [
+        "exclusive" if get("exclusive") else "",
+        "+ values of layer 1" if get("value_residual", "none") != "none" else "",
+        "+ value embedding" if get("value_embed") else "",
+        f"window: {_format_window(get('window'))}" if get("window") else "",
+        f"canon: {', '.join(place for place in canon if place in 'AB')}",
+    ]
+    ffn = [
+        str(get("activation") or ""),
+        f"canon: {', '.join(place for place in canon if place in 'CD')}",
+    ]
+    notes = {"self": both + own, "cross": both, "ffn": ffn}
+    return {
+        kind: tuple(text for text in texts if text and text != "canon: ")
+        for kind, texts in notes.items()
+    }
+
+
+def describe_random_depth(wiring: Wiring) -> tuple[str, ...]:
+    """Return the notes of decorators that drop branches or layers in training."""
+    notes = []
+    while isinstance(wiring, Decorator):
+        if isinstance(wiring, DropPath):
+            notes.append(f"drop path: up to {wiring.rate:g}")
+        elif isinstance(wiring, LayerDrop):
+            notes.append(f"layer drop: {wiring.rate:g}")
+        wiring = wiring.inner
+    return tuple(notes)
+
+
+def _format_window(window: Any) -> str:
+    sizes = window if isinstance(window, tuple | list) else (window,)
+    return " / ".join("all" if size is None else str(size) for size in sizes)

@@ -30,13 +30,14 @@ from addnorm.report.diagram.graph import ROUND_KINDS
 from addnorm.report.diagram.label_text import MINUS, TIMES
 from addnorm.report.diagram.layout import (
     FONT_SIZE,
+    NOTE_LINE_HEIGHT,
     SMALL_FONT_SIZE,
     TINY_FONT_SIZE,
     Box,
     Diagram,
     Line,
     Panel,
-    format_note,
+    format_notes,
     side_width,
 )
 from addnorm.report.diagram.text_metrics import text_width, wrap
@@ -230,12 +231,13 @@ def _render_box(box: Box, theme: Theme) -> list[str]:
         )
     ]
     size = SMALL_FONT_SIZE if node.kind == "scale" else FONT_SIZE
-    shift = 7.0 if node.note else 0.0
+    notes = format_notes(node)
+    half = NOTE_LINE_HEIGHT / 2 * max(0, len(notes) - 1)
+    shift = 7.0 + half if notes else 0.0
     parts.append(_render_text(node.label, box.x, box.y - shift, size, theme.ink))
-    if node.note:
-        parts.append(
-            _render_text(format_note(node), box.x, box.y + 10, TINY_FONT_SIZE, theme.quiet)
-        )
+    for number, line in enumerate(notes):
+        y = box.y + 10 - half + NOTE_LINE_HEIGHT * number
+        parts.append(_render_text(line, box.x, y, TINY_FONT_SIZE, theme.quiet))
     return parts + _render_side_input(box, theme)
 
 

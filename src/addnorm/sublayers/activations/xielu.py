@@ -24,34 +24,36 @@ class XIELU(Activation):
     """Quadratic above zero, an integrated ELU below, both learned.
 
     y = p * u ** 2 + beta * u                     u > 0
-    y = n * (expm1(min(u, -1e-6)) - u) + beta * u     u <= 0
+    y = n * (expm1(min(u, eps)) - u) + beta * u   u <= 0
     p = softplus(alpha_p), n = beta + softplus(alpha_n)
 
     u, y: (B, L, hidden)
     alpha_p: (1), starts at softplus^-1(0.8)
     alpha_n: (1), starts at softplus^-1(0.8 - beta)
-    beta: constant, 0.5
+    beta: scalar, buffer, starts at 0.5
+    eps: scalar, buffer, starts at -1e-6
 
     Huang and Schlag 2024; code: transformers, activations.py.
     """
 
-    START, EPS = 0.8, -1e-6
+    beta: Tensor
+    eps: Tensor
 
     def __init__(self, hidden: int) -> None:
         super().__init__(hidden)
-        self.beta = 0.5
+        self.register_buffer("beta", torch.empty(()))
+        self.register_buffer("eps", torch.empty(()))
         self.alpha_p, self.alpha_n = nn.Parameter(torch.empty(1)), nn.Parameter(torch.empty(1))
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        for parameter, value in (
-            (self.alpha_p, self.START),
-            (self.alpha_n, self.START - self.beta),
-        ):
-            nn.init.constant_(parameter, math.log(math.expm1(value)))
+        nn.init.constant_(self.beta, 0.5)
+        nn.init.constant_(self.eps, -1e-6)
+        nn.init.constant_(self.alpha_p, math.log(math.expm1(0.8)))
+        nn.init.constant_(self.alpha_n, math.log(math.expm1(0.8 - 0.5)))
 
     def forward(self, value: Tensor, gate: Tensor | None = None) -> Tensor:
         positive = F.softplus(self.alpha_p) * value * value
-        bend = torch.expm1(value.clamp(max=self.EPS)) - value
+        bend = torch.expm1(torch.minimum(value, self.eps.to(value.dtype))) - value
         negative = (self.beta + F.softplus(self.alpha_n)) * bend
         return (torch.where(value > 0, positive, negative) + self.beta * value).to(value.dtype)

@@ -63,11 +63,22 @@ class CanonLayer(nn.Module):
         for lag, weight in enumerate(weights):
             start = KERNEL - 1 - lag
             y = y + weight * window[:, start : start + length]
-        if mask is not None:  # padding on the right must not hide the last tokens
-            valid = torch.cat((mask.new_ones(len(mask), KERNEL - 1), mask), 1)
-            order = valid.long().argsort(dim=1, stable=True)
-            window = window.gather(1, order.unsqueeze(-1).expand_as(window))
-        return y, window[:, -(KERNEL - 1) :]
+        if mask is None:
+            return y, window[:, -(KERNEL - 1) :]
+        return y, _last_valid(window, mask)
+
+
+def _last_valid(window: Tensor, mask: Tensor) -> Tensor:
+    """Return the last three valid tokens, (B, 3, features): padding on the right must not hide
+    them."""
+    valid = nn.functional.pad(mask, (KERNEL - 1, 0), value=True)
+    counts = valid.long().cumsum(1)
+    rank = counts[:, -1:] - counts  # valid tokens behind each token
+    rows = [
+        (window * (valid & (rank == lag)).unsqueeze(-1).to(window.dtype)).sum(1)
+        for lag in reversed(range(KERNEL - 1))
+    ]
+    return torch.stack(rows, 1)
 
 
 def run_canon(

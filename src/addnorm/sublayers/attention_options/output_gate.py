@@ -30,4 +30,4 @@ class OutputGate(nn.Module):
     def forward(self, h: Tensor) -> Tensor:
         """Return the gates, (B, heads, L, K) or (B, heads, L, 1)."""
         gates = torch.sigmoid(apply_linear(self.proj, h))
-        return gates.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+        return gates.view(*h.shape[:2], self.heads, -1).transpose(1, 2)

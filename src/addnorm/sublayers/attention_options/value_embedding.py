@@ -41,5 +41,6 @@ class ValueEmbedding(nn.Module):
             ids: (B, L) token ids
         """
         gate = MAX_GATE * torch.sigmoid(linear(h[..., : self.gate.shape[1]], self.gate))
-        rows = nn.functional.embedding(ids, self.table).unflatten(-1, (self.kv_heads, -1))
+        rows = nn.functional.embedding(ids, self.table)
+        rows = rows.view(*ids.shape, self.kv_heads, -1)
         return (gate.unsqueeze(-1) * rows).transpose(1, 2).to(h.dtype)
