@@ -27,7 +27,7 @@ class SizeCurve:
 
     @property
     def name(self) -> str:
-        """Name of the size."""
+        """Depth and width as text."""
         return f"depth {self.depth}" + (f", dim {self.dim}" if self.dim is not None else "")
 
     @property
