@@ -25,7 +25,7 @@ class Batch:
 
     def call(self, model: Any) -> Any:
         """Return the output of a model for this batch; the model gets copies of the tensors."""
-        dtype, device = _find_dtype(model)
+        dtype, device = find_dtype(model)
         args, kwargs = self.prepare(dtype, device)
         return model(*args, **kwargs)
 
@@ -49,7 +49,8 @@ class Batch:
         return Batch(args, kwargs, kwargs if kwargs else args)
 
 
-def _find_dtype(model: Any) -> tuple[torch.dtype | None, torch.device | None]:
+def find_dtype(model: Any) -> tuple[torch.dtype | None, torch.device | None]:
+    """Return dtype and device of the first floating-point parameter of a model."""
     for weight in model.parameters():
         if weight.is_floating_point():
             return weight.dtype, weight.device
