@@ -116,7 +116,7 @@ def test_forms_of_data():
         assert report.grade == "exact"
         assert report.loss_before == pytest.approx(report.loss_after, abs=1e-4)
     labels = {"input_ids": batch, "labels": batch}
-    expected = float(model(**labels)["loss"])
+    expected = float(model(**labels)["loss"].detach())
     _, report = addnorm.rewire(model, norm="rms", calibrate=labels)
     assert report.loss_before == pytest.approx(expected, rel=1e-5)
 
@@ -128,7 +128,9 @@ def test_loss_of_the_caller():
         return module(batch).square().mean()
 
     _, report = addnorm.rewire(model, norm="dyt", calibrate=ids(), loss=loss)
-    assert report.loss_before == pytest.approx(float(model(ids()).square().mean()), rel=1e-5)
+    assert report.loss_before == pytest.approx(
+        float(model(ids()).detach().square().mean()), rel=1e-5
+    )
 
 
 def test_tensors_and_optimizer_state():
@@ -137,10 +139,7 @@ def test_tensors_and_optimizer_state():
     model(ids()).square().mean().backward()
     optimizer.step()
     result, report = addnorm.rewire(model, depth=3, calibrate=ids())
-    names = dict(report.tensors.sources)
-    assert names["decoder.sublayers.2.q_proj.weight"] == "decoder.sublayers.2.q_proj.weight" or (
-        "decoder.sublayers.2.q_proj.weight" in report.tensors.kept
-    )
+    assert "decoder.sublayers.2.q_proj.weight" in report.tensors.kept
     total = {*report.tensors.kept, *report.tensors.transformed, *report.tensors.new}
     assert total == {n for n in result.state_dict() if not n.endswith("_extra_state")}
     new_optimizer = torch.optim.AdamW(result.parameters())

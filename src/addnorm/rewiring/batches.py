@@ -86,7 +86,7 @@ def read_batches(name: str, data: Any) -> list[Batch]:
 
 
 def _is_batch(data: Any) -> bool:
-    return isinstance(data, Tensor | tuple) or _is_mapping(data)
+    return isinstance(data, Tensor | tuple | Batch) or _is_mapping(data)
 
 
 def _is_mapping(data: Any) -> bool:
@@ -101,7 +101,9 @@ def _type_error(name: str, data: Any) -> UserError:
 
 
 def _read_batch(name: str, data: Any) -> Batch:
-    if isinstance(data, Tensor):
+    if isinstance(data, Batch):
+        batch = data
+    elif isinstance(data, Tensor):
         batch = Batch((data,), {}, data)
     elif isinstance(data, tuple):
         batch = Batch(data, {}, data)

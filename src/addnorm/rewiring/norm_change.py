@@ -91,7 +91,7 @@ def change_norms(
 
 def _find_sites(module: nn.Module, batch: Batch, call: Call) -> list[NormSite]:
     """Return the norms to look at; raise `UserError` if some are shared."""
-    kinds = ("layer",) if call.name == "rms" else ("layer", "rms")
+    kinds = ("layer",) if call.name in ("rms", "constant_std") else ("layer", "rms")
     found = find_norm_sites(module, batch, kinds)
     core = get_core(module)
     if core is not None:

@@ -4,12 +4,14 @@ Sites are replaced in the order of the forward pass. Each new norm is fitted to 
 returns for the inputs that it now gets, so that errors of earlier sites are taken into account.
 """
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from addnorm.core.calls import Call
 from addnorm.core.errors import UserError
 from addnorm.norms.base import Norm, make_norm
 from addnorm.norms.base import registry as norms
+from addnorm.norms.constant_std import ConstantStd
 from addnorm.rewiring.batches import Batch
 from addnorm.rewiring.fitting import fit_norm, record_inputs
 from addnorm.rewiring.norm_laws import NormSite, set_module
@@ -22,7 +24,8 @@ def check_target(call: Call) -> None:
     norm = make_norm(call, 8)
     if "cond" in card.needs:
         raise UserError(f"norm: expected one without a condition, got {call}")
-    if not norm.causal or "mask" in card.needs or any(True for _ in norm.buffers()):
+    has_statistics = any(True for _ in norm.buffers()) and not isinstance(norm, ConstantStd)
+    if not norm.causal or "mask" in card.needs or has_statistics:
         raise UserError(
             f"norm: expected one of single tokens without running statistics, got {call}"
         )
@@ -49,7 +52,7 @@ def make_start_norm(call: Call, site: NormSite) -> Norm:
     """
     norm = make_norm(call, site.dim).double()
     weight, bias = getattr(norm, "weight", None), getattr(norm, "bias", None)
-    if call.name in ("rms", "layer", "detach") and isinstance(weight, nn.Parameter):
+    if call.name in ("rms", "layer", "constant_std") and isinstance(weight, nn.Parameter):
         offset = float(getattr(norm, "gain_offset", 0.0))
         weight.data.copy_(site.law.gain - offset)
         if isinstance(bias, nn.Parameter):
@@ -84,6 +87,8 @@ def replace_norms(
         if fit:
             x = record_inputs(model, site.path, batches)
             y = site.law(x)
+            if isinstance(norm, ConstantStd):
+                _measure_deviation(norm, x)
             start = float((norm(x) - y).detach().norm() / y.norm().clamp(min=1e-30))
             kept = {name: value.clone() for name, value in norm.state_dict().items()}
             error = fit_norm(norm, x, y)
@@ -95,3 +100,10 @@ def replace_norms(
         set_module(model, site.path, norm.requires_grad_(True))
         changes.append(Change(site.path, site.kind, str(call), "fitted", text))
     return changes
+
+
+def _measure_deviation(norm: ConstantStd, x: Tensor) -> None:
+    """Start the running mean of the deviation at that of the data."""
+    with torch.no_grad():
+        norm.train()(x)
+        norm.eval()
