@@ -5,7 +5,7 @@ import json
 import pytest
 
 import addnorm
-from addnorm.cli import main
+from addnorm.cli.main import main
 from addnorm.rewiring.continued_training import read_start_recipe
 from addnorm.train.recipe import read_recipe
 from addnorm.train.trainer import train
@@ -15,7 +15,7 @@ from addnorm.train.trainer import train
 def run(tmp_path_factory):
     """A run of a few steps on a demo corpus."""
     folder = tmp_path_factory.mktemp("continued")
-    assert main(["data", "demo", "lm", "-o", str(folder / "corpus"), "--count", "200"]) == 0
+    assert main(["data", "demo", "--task", "lm", "-o", str(folder / "corpus")]) == 0
     keys = [f"data={folder / 'corpus'}", "dim=16", "depth=2", "heads=2", "steps=3", "vocab=100"]
     keys += ["max_length=32", "batch_tokens=64", "monitor_every=0", "norm=layer"]
     train(read_recipe("lm", None, keys), folder / "run")

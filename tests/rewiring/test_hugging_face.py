@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import addnorm
-from addnorm.cli import main
+from addnorm.cli.main import main
 from tests.rewiring.models import DIM, VOCAB, far_from_neutral, fingerprint, ids
 
 transformers = pytest.importorskip("transformers")
