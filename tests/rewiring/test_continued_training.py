@@ -16,7 +16,7 @@ def run(tmp_path_factory):
     """A run of a few steps on a demo corpus."""
     folder = tmp_path_factory.mktemp("continued")
     assert main(["data", "demo", "--task", "lm", "-o", str(folder / "corpus")]) == 0
-    keys = [f"data={folder / 'corpus'}", "dim=16", "depth=2", "heads=2", "steps=3", "vocab=100"]
+    keys = [f"data={folder / 'corpus'}", "dim=16", "depth=2", "heads=2", "steps=3", "vocab=300"]
     keys += ["max_length=32", "batch_tokens=64", "monitor_every=0", "norm=layer"]
     train(read_recipe("lm", None, keys), folder / "run")
     return folder / "run"
