@@ -209,3 +209,30 @@ def test_encoder_layer_of_torch_has_no_fast_path():
     assert report.grade == "fitted"
     with torch.no_grad():
         dyt.eval()(ids())  # reads no weights of a LayerNorm that is gone
+
+
+@pytest.mark.parametrize("norm", ["layer(affine=False)", "rms(affine=False)"])
+def test_gains_and_biases_go_into_readers(norm):
+    model = far_from_neutral(Model())
+    double = copy.deepcopy(model).double()
+    result, report = addnorm.rewire(double, norm=norm, example_inputs=ids())
+    assert report.grade == "exact"
+    assert not list(result.last.parameters())
+    assert result.head.bias is not None  # the head took up the bias of the last norm
+    assert difference(model, result, ids(3, 9, seed=4)) < 1e-10
+    back, report = addnorm.rewire(result, norm=norm.replace("False", "True"), example_inputs=ids())
+    assert report.grade == "exact"  # unfolding
+    assert bool((back.last.weight == 1).all())
+    assert difference(model, back, ids(3, 9, seed=4)) < 1e-10
+
+
+def test_gains_stay_where_others_read_them():
+    class Gate(Model):
+        def forward(self, tokens):
+            h = self.last(self.stream(tokens))
+            return self.head(h) * torch.sigmoid(h.sum(-1, keepdim=True))
+
+    _, report = addnorm.rewire(
+        far_from_neutral(Gate()), norm="layer(affine=False)", example_inputs=ids()
+    )
+    assert report.grade == "fitted"

@@ -13,6 +13,7 @@ from addnorm.models import Model
 from addnorm.norms.base import registry as norms
 from addnorm.rewiring.batches import Batch
 from addnorm.rewiring.changes.fitted_norms import check_target, merge_options, replace_norms
+from addnorm.rewiring.changes.fold_gains import fold_gains
 from addnorm.rewiring.changes.layer_to_rms import layer_to_rms
 from addnorm.rewiring.checks import find_shared_norms
 from addnorm.rewiring.core_models import get_core, get_state, inner_prefix, rebuild, with_core
@@ -61,6 +62,13 @@ def change_norms(
     plan = CenteringPlan()
     if fit and (call.name == "rms" or call.name in SQUASHING):
         module, sites, plan, notes = _plan(module, batches[0], sites, call, max_length)
+    folded: dict[str, str] = {}
+    if fit and call.name in ("rms", "layer") and call.options.get("affine") is False:
+        sites, folded = fold_gains(module, batches[0], sites)
+        laws = {site.path: site for site in sites}
+        plan.exact = [laws.get(site.path, site) for site in plan.exact]
+        if len(folded) < len(sites):
+            notes.append("gains and biases moved into the matrices that read them")
     calls = _choose_calls(module, sites, call)
     targets = [site for site in sites if site.path in calls]
     changes: list[Change] = []
@@ -74,7 +82,9 @@ def change_norms(
         apply_centering(module, plan)
         targets = [_centered_site(site, plan) for site in targets]
         notes.append("writers of the stream were centered first")
-    reasons = {site.path: plan.refused.get(site.path, "") for site in targets}
+    reasons = {
+        site.path: folded.get(site.path, plan.refused.get(site.path, "")) for site in targets
+    }
     for site in targets:
         changes += replace_norms(
             module, [site], calls[site.path], batches, fit=fit, reasons=reasons
@@ -91,7 +101,8 @@ def change_norms(
 
 def _find_sites(module: nn.Module, batch: Batch, call: Call) -> list[NormSite]:
     """Return the norms to look at; raise `UserError` if some are shared."""
-    kinds = ("layer",) if call.name in ("rms", "constant_std") else ("layer", "rms")
+    stays = call.name == "constant_std" or (call.name == "rms" and not call.options)
+    kinds = ("layer",) if stays else ("layer", "rms")
     found = find_norm_sites(module, batch, kinds)
     core = get_core(module)
     if core is not None:

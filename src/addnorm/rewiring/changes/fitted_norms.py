@@ -15,7 +15,10 @@ from addnorm.norms.constant_std import ConstantStd
 from addnorm.rewiring.batches import Batch
 from addnorm.rewiring.fitting import fit_norm, record_inputs
 from addnorm.rewiring.norm_laws import NormSite, set_module
-from addnorm.rewiring.report import Change
+from addnorm.rewiring.report import Change, Grade
+
+SAME_FUNCTION = 1e-12
+"""Relative difference of outputs below which two norms are the same function."""
 
 
 def check_target(call: Call) -> None:
@@ -84,6 +87,7 @@ def replace_norms(
     for site in sites:
         norm = make_start_norm(call, site)
         text = (reasons or {}).get(site.path, "")
+        grade: Grade = "fitted"
         if fit:
             x = record_inputs(model, site.path, batches)
             y = site.law(x)
@@ -95,10 +99,13 @@ def replace_norms(
             if error > start:
                 norm.load_state_dict(kept)
                 error = start
+            if start < SAME_FUNCTION and not isinstance(norm, ConstantStd):
+                norm.load_state_dict(kept)
+                grade = "exact"
             fitted = f"fitted, relative error {error:.2g}, naive {start:.2g}"
-            text = f"{text}; {fitted}" if text else fitted
+            text = "" if grade == "exact" else f"{text}; {fitted}" if text else fitted
         set_module(model, site.path, norm.requires_grad_(True))
-        changes.append(Change(site.path, site.kind, str(call), "fitted", text))
+        changes.append(Change(site.path, site.kind, str(call), grade, text))
     return changes
 
 
