@@ -1,13 +1,16 @@
-"""Recall and false alarms of the doctor on the historic bugs of tests/doctor/models/historic.
+"""Recall and false alarms of the doctor on the bugs of tests/doctor/models/{historic,review}.
 
 Run from the root of the repository; with PYTHONPATH at another checkout's `src`, that doctor is
 measured:
 
     PYTHONPATH=src:. python benchmarks/historic_bugs.py
+    PYTHONPATH=src:. python benchmarks/historic_bugs.py --review padding    # one kind, with messages
 """
 
+import argparse
 from collections import Counter
 
+from tests.doctor.models import review
 from tests.doctor.models.historic import iter_cases, later
 
 
@@ -25,11 +28,52 @@ def measure(cases):
     print(f"{'all':16} {found.total():3} of {total.total()}, false alarms {false}")
 
 
-if __name__ == "__main__":
+def measure_review(text, *, batch, verbose):
+    """Print each bug of a batch of the review whose name or kind contains a text, and the totals."""
+    cases = [c for c in review.CASES.values() if c.batch == batch and text in f"{c.name} {c.kind}"]
+    models = [m for m in review.HEALTHY.values() if m.batch == batch and text in m.name]
+    found, alarms = 0, 0
+    for case in cases:
+        findings = review.examine_case(case, broken=True)
+        is_found = review.is_found(case, findings)
+        found += is_found
+        rules = ", ".join(dict.fromkeys(f.rule for f in findings)) or "nothing"
+        print(
+            f"{'found ' if is_found else 'MISSED'} {case.name} [{case.kind}]: {rules}", flush=True
+        )
+        if verbose:
+            print(f"    expected {case.expect}", *findings, sep="\n    ")
+        alarms += report_alarms(case.name, review.examine_case(case, broken=False))
+    alarms += sum(report_alarms(m.name, review.examine_healthy(m)) for m in models)
+    first = sum(review.VERDICTS.get(case.name, {}).get("first_run", False) for case in cases)
+    print(f"{found} of {len(cases)} found (first run: {first})")
+    print(f"{alarms} false alarms on {len(cases) + len(models)} fixed and healthy models")
+
+
+def report_alarms(name, findings):
+    """Print the findings on a healthy model; return whether there are any."""
+    for finding in findings:
+        print(f"FALSE ALARM on {name}: {finding}", flush=True)
+    return bool(findings)
+
+
+def main():
+    """Measure the historic bugs and the review, or a part of the review."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--review", metavar="TEXT", help="only bugs of the review with this text")
+    text = parser.parse_args().review
     for title, cases in (
         ("development", iter_cases(held_out=False)),
         ("held out", iter_cases(held_out=True)),
         ("later", (("later", case) for case in later.CASES)),
     ):
-        print(f"\n{title}")
-        measure(cases)
+        if text is None:
+            print(f"\n{title}")
+            measure(cases)
+    for batch in (1, 2):
+        print(f"\nreview, batch {batch}")
+        measure_review(text or "", batch=batch, verbose=text is not None)
+
+
+if __name__ == "__main__":
+    main()

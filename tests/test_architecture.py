@@ -30,9 +30,10 @@ from tests.source_tree import (
 
 # A package imports only itself and the packages before it.
 PACKAGE_ORDER = (
-    *("core", "plugins", "kernels", "norms", "wirings", "sublayers", "stacks", "models", "data"),
-    *("measure", "doctor", "monitor", "decode", "tasks", "train", "tabular", "comparison"),
-    *("claims", "report", "interop", "exporters", "rewiring", "bench", "selftest", "cli"),
+    *("core", "plugins", "kernels", "norms", "wirings", "sublayers", "scales", "stacks", "models"),
+    *("data", "measure", "doctor", "monitor", "transfer", "decode", "tasks", "train", "tabular"),
+    *("comparison", "claims", "report", "interop", "exporters", "rewiring", "bench", "selftest"),
+    "cli",
 )
 FORWARDED = {
     "models/base.py": "from addnorm import rewire",

@@ -7,10 +7,11 @@ import sys
 
 import pytest
 
+from addnorm.cli.index import INDEX_FILE
 from addnorm.cli.main import COMMANDS
 from addnorm.doctor.diagnose import RULES
 from tests.source_tree import ROOT, SOURCE
-from tools.docs import generate_pages
+from tools.docs import generate_index, generate_pages
 from tools.pages.readme import README_TABLES, fill_tables
 
 GUIDES = sorted((ROOT / "docs" / "guides").glob("*.md"))
@@ -70,6 +71,11 @@ def test_tables_of_the_readme_are_up_to_date():
     present = set(re.findall(r"<!-- generated: (\w+) -->", text))
     assert present == set(README_TABLES)
     assert text == fill_tables(text), "run `make docs`"
+
+
+def test_index_of_members_is_up_to_date():
+    """`make docs` writes it; commands do not use outdated sections, but are slow without them."""
+    assert INDEX_FILE.read_text(encoding="utf-8") == generate_index()
 
 
 def test_generated_pages_are_up_to_date():

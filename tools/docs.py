@@ -1,4 +1,4 @@
-"""Generated tables of README.md and pages of docs/catalogue.
+"""Generated tables of README.md, pages of docs/catalogue, and the index of `addnorm list`.
 
 python tools/docs.py   write them
 
@@ -8,14 +8,19 @@ tables are enclosed by `<!-- generated: NAME -->` and `<!-- end -->`.
 
 import inspect
 import sys
+from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import click
 from typer import Typer
 from typer.main import get_command
 
+from addnorm.cli.commands.claims import list_claim_facts
+from addnorm.cli.index import INDEX_FILE, write_index
 from addnorm.cli.main import COMMANDS
-from addnorm.cli.registries import get_registry
+from addnorm.cli.member_facts import describe_member, draw_member
+from addnorm.cli.registries import FAMILIES, get_registry
 from addnorm.doctor.rules import RULES
 from addnorm.train.recipe import list_recipe_keys
 
@@ -37,6 +42,7 @@ def generate_pages() -> dict[str, str]:
     pages = {
         "index.md": index_page(),
         "presets.md": preset_page(),
+        "scales.md": family_page("scales", "Scales", "scale='mup(base_dim=64)'"),
         "schedules.md": family_page("schedules", "Learning-rate schedules", "schedule=cosine"),
         "optimizers.md": family_page("optimizers", "Optimizers", "optimizer=adamw"),
         "positions.md": position_page(),
@@ -67,6 +73,7 @@ def index_page() -> str:
         parts += [f"## {title}", markdown_table(("name", "title", "formula", "year"), rows)]
     others = {
         "presets.md": "released models as configurations",
+        "scales.md": "rules for other widths and depths",
         "schedules.md": "learning-rate schedules",
         "optimizers.md": "optimizers",
         "positions.md": "position encodings and query-key norms",
@@ -129,6 +136,25 @@ def command_parts(command: click.Command, name: str) -> list[str]:
     return parts
 
 
+def generate_index() -> str:
+    """Return the text of `src/addnorm/cli/index.json`, from which commands list members."""
+    contents: dict[str, Any] = {}
+    for family in FAMILIES:
+        registry = get_registry(family)
+        contents[family] = [
+            asdict(
+                replace(
+                    describe_member(family, registry, name),
+                    diagrams=draw_member(family, name),
+                )
+            )
+            for name in registry
+        ]
+    contents["claim_list"] = list_claim_facts()
+    contents["recipe_keys"] = {task: list_recipe_keys(task) for task in get_registry("tasks")}
+    return write_index(contents)
+
+
 def write_pages() -> None:
     """Write README.md and docs/catalogue, and delete pages of members that no longer exist."""
     README.write_text(fill_tables(README.read_text(encoding="utf-8")), encoding="utf-8")
@@ -139,6 +165,7 @@ def write_pages() -> None:
     for name, text in pages.items():
         (CATALOGUE / name).parent.mkdir(parents=True, exist_ok=True)
         (CATALOGUE / name).write_text(text, encoding="utf-8")
+    INDEX_FILE.write_text(generate_index(), encoding="utf-8")
 
 
 if __name__ == "__main__":

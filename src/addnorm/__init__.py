@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         PrefixLM,
         Seq2Seq,
         build,
+        scale_groups,
     )
     from addnorm.monitor import Monitor
     from addnorm.norms import Norm, make_norm
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from addnorm.stacks import Decoder, Encoder, Stack
     from addnorm.sublayers import CrossAttention, FeedForward, KVCache, SelfAttention, Sublayer
     from addnorm.tabular import TabularTransformerClassifier, TabularTransformerRegressor
+    from addnorm.transfer import coordcheck
     from addnorm.wirings import Wiring
 
 __version__ = "0.1.0"
@@ -76,20 +78,22 @@ _HOME = {
     "Wiring": "addnorm.wirings",
     "build": "addnorm.models",
     "compare": "addnorm.report.comparison.run_and_report",
+    "coordcheck": "addnorm.transfer",
     "export": "addnorm.exporters",
     "fold": "addnorm.exporters",
     "from_hf": "addnorm.interop",
     "load": "addnorm.loading",
     "rewire": "addnorm.rewiring",
     "save_hf": "addnorm.interop",
+    "scale_groups": "addnorm.models",
     "to_hf": "addnorm.interop",
     "make_norm": "addnorm.norms",
     "task": "addnorm.comparison.tasks.function_registry",
 }
 _PACKAGES = (
-    *("core", "norms", "wirings", "sublayers", "stacks", "models", "data", "measure", "doctor"),
-    *("monitor", "decode", "tasks", "train", "tabular", "comparison", "claims", "report"),
-    *("interop", "exporters", "rewiring", "bench"),
+    *("core", "norms", "wirings", "sublayers", "scales", "stacks", "models", "data", "measure"),
+    *("doctor", "monitor", "transfer", "decode", "tasks", "train", "tabular", "comparison"),
+    *("claims", "report", "interop", "exporters", "rewiring", "bench"),
 )
 
 __all__ = [
@@ -125,6 +129,7 @@ __all__ = [
     "__version__",
     "build",
     "compare",
+    "coordcheck",
     "export",
     "fold",
     "from_hf",
@@ -133,6 +138,7 @@ __all__ = [
     "register",
     "rewire",
     "save_hf",
+    "scale_groups",
     "task",
     "to_hf",
 ]

@@ -6,17 +6,24 @@ from dataclasses import replace
 import pytest
 
 from addnorm.claims import ClaimWorkspace
+from addnorm.claims.catalogue.admin_trains_deep import AdminTrainsDeep
+from addnorm.claims.catalogue.post_ln_needs_warmup import PostLnNeedsWarmup
 from addnorm.claims.catalogue.rezero_is_faster import RezeroIsFaster
 from addnorm.claims.catalogue.rms_norm_equals_layer_norm import RmsNormEqualsLayerNorm
+from addnorm.claims.catalogue.t_fixup_trains_deep import TFixupTrainsDeep
 from addnorm.claims.cell_cache import (
     cell_commits,
     copy_finished_cells,
+    read_shared_rows,
     record_commits,
     relocate_data,
     shared_settings,
     small_demo_corpus,
+    split_shared_cells,
 )
+from addnorm.claims.claim import claim_name
 from addnorm.claims.progress_scale import best_setting_rows, best_setting_values, raw_progress
+from addnorm.claims.result import Result
 from addnorm.claims.training_claims import cell_rows, sweep_inside_and_edges
 from addnorm.comparison import Study
 from addnorm.comparison.analysis.study import read_comparison
@@ -193,3 +200,61 @@ def test_copied_cells_keep_their_commit(tmp_path, monkeypatch):
     assert set(cell_commits(tmp_path / "ours").values()) == {"old"}
     rows = cell_rows(Study.open(theirs), "one", ("progress",))
     assert {row["commit"] for row in rows} == {"old"}
+
+
+def write_result(folder, claim, rows, digest=""):
+    name = claim_name(claim)
+    Result(
+        claim=name,
+        budget="standard",
+        digest=digest or claim.digest("standard"),
+        verdict=claim.judge(rows),
+        rows=rows,
+    ).save(folder / name)
+
+
+def rows_of(claim, study, value=0.5):
+    """Return a row for each cell of a claim."""
+    return [
+        {"name": "progress", "value": value, "study": study, "arm": cell.arm.name, "commit": "old"}
+        | {"depth": cell.depth, "warmup": cell.warmup, "lr": cell.lr, "seed": cell.seed}
+        for cell in claim.comparisons("standard")[study].cells()
+    ]
+
+
+def test_rows_of_finished_claims_are_not_trained_again(tmp_path, monkeypatch):
+    theirs, ours = AdminTrainsDeep(), TFixupTrainsDeep()
+    write_result(tmp_path, theirs, rows_of(theirs, "deep"))
+    trained = []
+
+    def run(spec, folder, **rest):
+        trained.extend(cell.arm.name for cell in spec.cells())
+        return Study.open(write_synthetic_study(folder, spec, site_rows=False))
+
+    monkeypatch.setattr("addnorm.claims.training_claims.run_comparison", run)
+    workspace = ClaimWorkspace(tmp_path / claim_name(ours), tmp_path / "studies")
+    rows = ours.rows("standard", workspace)
+    assert trained == ["t_fixup"] * 4
+    expected = ours.comparisons("standard")["deep"].cells()
+    found = [(row["arm"], row["warmup"], row["lr"], row["seed"]) for row in rows]
+    assert len(found) == len(expected) == 32
+    assert set(found) == {(cell.arm.name, cell.warmup, cell.lr, cell.seed) for cell in expected}
+    assert {row["arm"] for row in rows if row["commit"] == "old"} == {"post_ln", "pre_ln"}
+
+
+@pytest.mark.parametrize("change", ["other settings", "relative to the best", "missing", "stale"])
+def test_rows_of_other_experiments_are_not_shared(tmp_path, change):
+    ours = TFixupTrainsDeep()
+    settings = ours.settings("standard")["deep"]
+    theirs = PostLnNeedsWarmup() if change == "other settings" else AdminTrainsDeep()
+    rows = rows_of(theirs, "post_ln" if change == "other settings" else "deep")
+    if change == "relative to the best":
+        rows[0]["value"] = 1.0
+    write_result(tmp_path, theirs, rows, digest="0" * 16 if change == "stale" else "")
+    names = ("progress", "loss") if change == "missing" else ("progress",)
+    assert read_shared_rows(tmp_path, "standard", settings, names) == {}
+
+
+def test_comparison_without_shared_rows_is_kept():
+    spec = parse_comparison(SPEC)
+    assert split_shared_cells(spec, {}) == (spec, [])

@@ -229,3 +229,12 @@ def test_dependency_is_the_branch_fraction_of_the_variance():
         assert b.dependency == pytest.approx(b.branch_variance / b.stream_variance)
     with pytest.raises(AttributeError, match="a block has no 'weight'"):
         _ = report.blocks[0].weight
+
+
+def test_a_gain_of_the_raw_token_belongs_to_its_norm():
+    report = diagnose_wiring("pre_ln", "lm", 2, norm="seednorm")
+    assert report.arrangement == "pre_ln"
+    assert {norm.kind for norm in report.norms} == {"seednorm"}
+    assert "Pre-LN with SeeDNorm eps 1e-6" in report.stacks[0]
+    gated = diagnose_wiring("post_ln", "lm", 2, norm="gatednorm")
+    assert gated.arrangement == "post_ln" and {norm.kind for norm in gated.norms} == {"rms"}

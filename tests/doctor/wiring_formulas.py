@@ -194,7 +194,33 @@ def _u_skips(site: Site) -> Add:
     return add("pre_ln", *(["scaled-stream"] if middle and site.depth > 1 else []))
 
 
+def _mudd(site: Site) -> Add:
+    """Pre-LN inside a layer, which reads a weighted sum of all earlier outputs."""
+    starts_layer = site.index % site.per_layer == 0
+    return add("pre_ln", *(["dense"] if starts_layer and site.layer > 1 else []))
+
+
+def _laurel(site: Site) -> Add:
+    """x + (f(N(x)) + B A x): beside the norm, the branch has a map of the raw stream."""
+    return add("none", *(["parallel"] if site.is_attention else []), norms=("entry",))
+
+
 # Adds beside those of the sub-layers
+
+
+def _embedding_skips(role: str, depth: int) -> list[Add]:
+    """r x + i x_0 before each layer but the first, where x = x_0; x - b x_mid at the end.
+
+    Up to two layers, the middle of the stack is its end: (1 - b) x is no add.
+    """
+    skips = [
+        add(
+            "none", "long-skip", "rezero", "scaled-shortcut",
+            skip=0.20 - 0.15 * layer / (depth - 1), branch=1.15 - 0.10 * layer / (depth - 1),
+        )
+        for layer in range(1, depth)
+    ]  # fmt: skip
+    return skips + ([add("none", "dual", "rezero", branch=0.2)] if depth > 2 else [])
 
 
 def _long_skips(role: str, depth: int) -> list[Add]:
@@ -236,6 +262,19 @@ FORMULAS: dict[str, Formula] = {
     "pre_ln": Formula(lambda site: add("pre_ln"), final_norms=1),
     "drop_path": Formula(lambda site: add("pre_ln"), final_norms=1),
     "layer_drop": Formula(lambda site: add("pre_ln"), final_norms=1),
+    "scaled": Formula(
+        lambda site: add("pre_ln", "scaled-branch", branch=0.22), final_norms=1
+    ),
+    "res_scale": Formula(
+        lambda site: add("pre_ln", "scaled-shortcut", skip=1.0), final_norms=1
+    ),
+    "mudd": Formula(_mudd, final_norms=1, other_norms=lambda role, depth: depth),
+    "nanochat": Formula(lambda site: add("pre_ln"), final_norms=1, extra=_embedding_skips),
+    "laurel": Formula(_laurel, final_norms=1),
+    # x + beta (v - k . x) k, k = f(N(x)) / |f(N(x))|: the branch is normalized, then scaled
+    "deep_delta": Formula(
+        lambda site: add("mid-norm", norms=("entry", "inside")), final_norms=1
+    ),
     "sub_ln": Formula(_sub_ln, final_norms=1),
     "ln_scaling": Formula(_ln_scaling, final_norms=1),
     "gpas": Formula(_gpas, final_norms=1),

@@ -60,7 +60,14 @@ ENCODERS = [
 ]
 REFUSED = [
     ("lm", {"wiring": "b2t"}, "decoder: .*b2t"),
+    (
+        "lm",
+        {"wiring": "hyper"},
+        "decoder: .*hyper-connections keep 4 streams; CTranslate2 has one; use --to onnx",
+    ),
     ("seq2seq", {"wiring": "parallel"}, "cross-attention"),
+    ("lm", {"positions": "learned_t5"}, "decoder.positions: a table of positions with a relative"),
+    ("classifier", {"embed_dim": 8}, "encoder: a projection of the embedding from 8 features"),
     ("lm", {"norm": "dyt"}, "decoder norm 0: the norm DyT"),
     ("lm", {"norm": "rms(bias=True)", "wiring": "post_ln"}, "RMSNorm with a bias"),
     ("lm", {"window": 4}, r"window \(window=4\)"),
@@ -232,7 +239,11 @@ def test_vocabulary_must_fit_the_table():
 
 
 FOLDED = ["deepnorm", "rezero", "rezero(post_norm=True)", "layer_scale", "ln_scaling", "fixup"]
-FOLDED += ["drop_path(deepnorm, rate=0.1)", "pre_ln(residual_multiplier=0.3)"]
+FOLDED += [
+    "drop_path(deepnorm, rate=0.1)",
+    "scaled(pre_ln, 0.3)",
+    "drop_path(scaled(post_ln, 0.5))",
+]
 
 
 @pytest.mark.parametrize("wiring", FOLDED)

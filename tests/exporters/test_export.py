@@ -4,6 +4,9 @@ import errno
 import json
 import os
 import shutil
+import signal
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -133,6 +136,8 @@ def folder_with_a_file(path):
         (None, {"to": "onxx"}, "unknown target 'onxx'; did you mean 'onnx'"),
         (None, {"to": "torch", "quantize": "int8"}, "--quantize: expected none for --to torch"),
         (None, {"to": "torch", "family": "llama"}, "--as: expected none for --to torch"),
+        (None, {"tolerance": -1.0}, "--tolerance: expected a number from 0, got -1"),
+        (None, {"tolerance": float("nan")}, "--tolerance: expected a number from 0, got nan"),
     ],
 )
 def test_invalid_requests_are_rejected_before_anything_is_written(
@@ -289,7 +294,59 @@ def test_float64_is_written_as_float32_for_onnx(tmp_path):
     assert b".py" not in stored  # no names of source files
 
 
-def test_the_folder_has_usual_permissions(exported):
+def test_folder_and_files_have_usual_permissions(tmp_path):
     mask = os.umask(0)
     os.umask(mask)
-    assert exported[1].stat().st_mode & 0o777 == 0o777 & ~mask
+    addnorm.export(make_model("lm", depth=1, head_bias=False), to="hf", out=tmp_path / "out")
+    assert (tmp_path / "out").stat().st_mode & 0o777 == 0o777 & ~mask
+    for path in (tmp_path / "out").iterdir():
+        assert path.stat().st_mode & 0o777 == 0o666 & ~mask, path
+
+
+KILLED = """
+import os, signal, sys
+from addnorm.exporters.targets.torch_program import TorchTarget
+import addnorm
+
+def die(self, graph, path):
+    path.write_bytes(b"half")
+    os.kill(os.getpid(), signal.SIGKILL)
+
+TorchTarget.write_graph = die
+model = addnorm.build(kind="lm", vocab=9, dim=8, depth=1, heads=2)
+addnorm.export(model, to="torch", out=sys.argv[1])
+"""
+
+
+@pytest.mark.slow
+def test_a_killed_export_leaves_no_folder_and_the_next_one_cleans_up(tmp_path):
+    out = tmp_path / "out"
+    result = subprocess.run([sys.executable, "-c", KILLED, str(out)], check=False)
+    assert result.returncode == -signal.SIGKILL and not out.exists()
+    [left] = tmp_path.iterdir()
+    assert left.name.startswith(".out.")
+    addnorm.export(make_model("lm", depth=1), to="torch", out=out)
+    assert list(tmp_path.iterdir()) == [out]
+
+
+def test_an_export_is_not_exported_again(exported, tmp_path):
+    with pytest.raises(UserError, match="got an export; export the original again"):
+        addnorm.export(exported[1], to="torch", out=tmp_path / "out")
+
+
+def test_a_checkpoint_is_exported_with_its_tokenizer(run_folder, tmp_path):
+    folder = run_folder("classify")
+    step = min((folder / "checkpoints").glob("step-*"))
+    report = addnorm.export(step, to="torch", out=tmp_path / "out")
+    assert report.task == "classify" and "valid split" in report.proof.inputs
+    exported = open_exported_run(tmp_path / "out")
+    model = addnorm.load(step)
+    ids = torch.tensor([[5, 6, 7]])
+    torch.testing.assert_close(exported.model(ids), model(ids), atol=1e-5, rtol=1e-5)
+
+
+def test_a_folder_of_transformers_with_our_class_is_exported(tmp_path):
+    model = make_model("lm", wiring="b2t", depth=1)
+    addnorm.to_hf(model).save_pretrained(tmp_path / "hf")
+    report = addnorm.export(tmp_path / "hf", to="torch", out=tmp_path / "out")
+    assert report.form == "b2t"

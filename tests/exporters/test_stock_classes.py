@@ -88,7 +88,7 @@ CASES = [
     ),
 ]
 MISMATCHES = [
-    ("lm", LM | {"wiring": "b2t"}, "none has b2t for kind 'lm'"),
+    ("lm", LM | {"wiring": "b2t"}, "none has the wiring b2t for kind 'lm'"),
     ("lm", {"head_bias": True}, "gpt2 has no head.bias"),
     ("lm", LM | ROTARY | {"norm": "dyt"}, "has RMSNorm .* not DyT"),
     ("lm", LM | {"positions": "t5"}, "gpt2 has positions learned"),
@@ -179,11 +179,19 @@ def test_folder_decodes_equally(index, tmp_path):
         else Sentence((START, 5, 6, 7)[: 1 + number % 4], 3 + number % 4)
         for number in range(9)
     ]
-    for options in (DecodingOptions(), DecodingOptions(beam=3, nbest=2, length_penalty=0)):
+    for options in (
+        DecodingOptions(),
+        DecodingOptions(beam=3, nbest=2, length_penalty=0),
+        DecodingOptions(temperature=1.3, top_k=6, top_p=0.9, nbest=3, seed=2),
+        DecodingOptions(temperature=0.7, min_p=0.1),
+    ):
         expected = decode(model, sentences, options)
         got = decode(open_engine(folder), sentences, options)
         for ours, theirs in zip(expected, got, strict=True):
             assert [each.tokens for each in ours] == [each.tokens for each in theirs]
+            if options.beam == 1:
+                scores = [[each.score for each in side] for side in (ours, theirs)]
+                assert scores[0] == pytest.approx(scores[1], abs=1e-4)
 
 
 def test_positions_of_marian_survive_in_the_folder(tmp_path):
@@ -195,7 +203,18 @@ def test_what_has_no_stock_class_is_written_as_our_own(tmp_path):
     model = make_model("lm", wiring="b2t", head_bias=False)
     report = addnorm.export(model, to="hf", out=tmp_path / "out")
     assert report.form == "AddnormForCausalLM"
-    assert "none has b2t" in report.notes[0] and report.proof.greedy == (5, 5)
+    assert "none has the wiring b2t" in report.notes[0] and report.proof.greedy == (5, 5)
+
+
+def test_card_of_a_stock_class_has_arrangement_data_and_metrics(run_folder, tmp_path):
+    folder = run_folder("translate", "wiring=deepnorm")
+    report = addnorm.export(folder, to="hf", out=tmp_path / "out")
+    card = (tmp_path / "out" / "README.md").read_text()
+    assert report.form == "MarianMTModel" and "# MarianMTModel: deepnorm, layer" in card
+    for part in ("## Written as", "## Data", "## Training", "## Metrics", "loss, validation"):
+        assert part in card
+    assert "import addnorm" not in card and "AutoModelForSeq2SeqLM.from_pretrained" in card
+    assert (tmp_path / "out" / "arrangement.svg").read_text().startswith("<svg")
 
 
 def test_requested_class_is_written_or_refused(tmp_path):
@@ -205,11 +224,13 @@ def test_requested_class_is_written_or_refused(tmp_path):
     )
     own = addnorm.export(model, to="hf", out=tmp_path / "two", family="addnorm")
     assert own.form == "AddnormForCausalLM"
-    with pytest.raises(ExportRefusedError, match=r"--as llama: .*llama has RMSNorm"):
+    with pytest.raises(
+        ExportRefusedError, match=r"--as llama: it computes something else: llama has RMSNorm"
+    ):
         addnorm.export(model, to="hf", out=tmp_path / "three", family="llama")
     with pytest.raises(UserError, match=r"--as: expected a class for kind 'lm' .* got 'bert'"):
         addnorm.export(model, to="hf", out=tmp_path / "three", family="bert")
-    with pytest.raises(UserError, match="--as: expected marian"):
+    with pytest.raises(UserError, match="--as: expected one of marian"):
         addnorm.export(model, to="hf", out=tmp_path / "three", family="lama")
 
 
@@ -218,7 +239,7 @@ def test_requested_class_is_written_or_refused(tmp_path):
     [
         ("deepnorm", "MarianMTModel"),
         ("layer_scale", "BlenderbotForConditionalGeneration"),
-        ("pre_ln(residual_multiplier=0.3)", "BlenderbotForConditionalGeneration"),
+        ("scaled(pre_ln, 0.3)", "BlenderbotForConditionalGeneration"),
         ("false_pre_ln(final_norm=True)", "BartForConditionalGeneration"),
     ],
 )

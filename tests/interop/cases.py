@@ -11,6 +11,8 @@ MODERN = TEXT | {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "cls_t
 MODERN |= {"sep_token_id": 2, "local_attention": 6, "global_attn_every_n_layers": 2}
 MODERN |= {"num_hidden_layers": 3}
 
+PROJECTED = BERT | {"embedding_size": 20}
+
 ENCODERS = [
     Case("BertModel", "BertConfig", BERT),
     Case("BertForMaskedLM", "BertConfig", BERT),
@@ -41,8 +43,37 @@ ENCODERS = [
     Case("MegatronBertForSequenceClassification", "MegatronBertConfig", BERT),
     Case("ErnieForMaskedLM", "ErnieConfig", BERT),
     Case("DistilBertForMaskedLM", "DistilBertConfig", DISTIL),
+    Case("ElectraModel", "ElectraConfig", PROJECTED, "projected"),
+    Case("ElectraForMaskedLM", "ElectraConfig", PROJECTED, "projected"),
+    Case(
+        "ElectraForMaskedLM",
+        "ElectraConfig",
+        BERT | {"embedding_size": 40, "tie_word_embeddings": False},
+        "wider",
+    ),
+    Case("ElectraForSequenceClassification", "ElectraConfig", PROJECTED, "projected"),
+    Case("ElectraForTokenClassification", "ElectraConfig", PROJECTED, "projected"),
+    Case("MPNetModel", "MPNetConfig", ROBERTA),
+    Case("MPNetForMaskedLM", "MPNetConfig", ROBERTA),
+    Case("MPNetForSequenceClassification", "MPNetConfig", ROBERTA | {"num_labels": 5}),
+    Case("MPNetForTokenClassification", "MPNetConfig", ROBERTA),
     Case("ModernBertModel", "ModernBertConfig", MODERN),
     Case("ModernBertModel", "ModernBertConfig", MODERN | {"norm_bias": True}, "biased"),
+    Case("ModernBertForMaskedLM", "ModernBertConfig", MODERN),
+    Case(
+        "ModernBertForMaskedLM",
+        "ModernBertConfig",
+        MODERN | {"classifier_bias": True, "norm_bias": True, "decoder_bias": False},
+        "biased",
+    ),
+    Case("ModernBertForSequenceClassification", "ModernBertConfig", MODERN | {"num_labels": 5}),
+    Case(
+        "ModernBertForSequenceClassification",
+        "ModernBertConfig",
+        MODERN | {"classifier_pooling": "mean", "classifier_bias": True},
+        "mean",
+    ),
+    Case("ModernBertForTokenClassification", "ModernBertConfig", MODERN),
 ]
 
 NEO = {"vocab_size": 61, "hidden_size": 32, "num_layers": 2, "num_heads": 4, "window_size": 4}
@@ -60,7 +91,13 @@ XGLM |= TOKENS
 
 MPT = {"vocab_size": 61, "d_model": 32, "n_layers": 2, "n_heads": 4, "max_seq_len": 40} | TOKENS
 
+WHISPER = {"vocab_size": 61, "d_model": 32, "decoder_layers": 2, "encoder_layers": 2} | TOKENS
+WHISPER |= {"decoder_attention_heads": 4, "encoder_attention_heads": 2, "decoder_ffn_dim": 48}
+WHISPER |= {"encoder_ffn_dim": 40, "max_target_positions": 40, "decoder_start_token_id": 1}
+WHISPER |= {"begin_suppress_tokens": None, "suppress_tokens": None}
+
 GPTS = [
+    Case("WhisperForCausalLM", "WhisperConfig", WHISPER),
     Case("OpenAIGPTLMHeadModel", "OpenAIGPTConfig", GPT),
     Case("OpenAIGPTModel", "OpenAIGPTConfig", GPT),
     Case("GPT2LMHeadModel", "GPT2Config", GPT),

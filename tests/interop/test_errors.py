@@ -59,7 +59,7 @@ UNSUPPORTED = [
     ("GPT2", "LMHeadModel", GPT, {"add_cross_attention": True}, "add_cross_attention=True"),
     ("GPT2", "LMHeadModel", GPT, {"sliding_window": 3}, "sliding_window=3 (not supported)"),
     ("Bert", "Model", BERT, {"is_decoder": True}, "is_decoder=True (only False"),
-    ("Electra", "Model", BERT, {"embedding_size": 16}, "embedding_size=16 (must be hidden_size"),
+    ("MPNet", "Model", BERT, {"relative_attention_num_buckets": 16}, "buckets=16 (only 32"),
     ("Roberta", "ForMaskedLM", ROBERTA, {"hidden_act": "relu"}, "its head always uses gelu"),
     ("Llama", "ForCausalLM", GROUPED, {"rope_parameters": ROPE | {"rope_type": "dynamic"}}, "'dyn"),
     ("Llama", "ForCausalLM", GROUPED, {"rope_parameters": YARN}, "mscale=0.7"),

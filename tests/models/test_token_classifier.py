@@ -22,9 +22,18 @@ def test_every_token_is_classified_from_its_hidden_state():
     assert int(model.loss(targets, ids).num_targets) == 7
 
 
-def test_pooler_without_pooling_is_rejected():
-    with pytest.raises(UserError, match="pooler: expected False with pooling='none'"):
-        build(**SIZES, pooling="none", pooler=True)
+def test_pooler_without_pooling_reads_every_token():
+    options = {"pooler": True, "pooler_activation": "gelu", "pooler_norm": "layer"}
+    model = build(**SIZES, pooling="none", **options, seed=0).eval()
+    ids = torch.randint(20, (2, 5))
+    pooled = torch.nn.functional.gelu(model.pooler(model.hidden(ids)))
+    expected = model.head(torch.nn.functional.layer_norm(pooled, (16,)))
+    torch.testing.assert_close(model(ids), expected)
+
+
+def test_norm_of_a_missing_pooler_is_rejected():
+    with pytest.raises(UserError, match="pooler_norm: expected the default because the model has"):
+        build(**SIZES, pooler_norm="layer")
 
 
 def test_tasks_with_a_label_per_text_need_pooling():

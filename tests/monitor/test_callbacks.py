@@ -105,7 +105,7 @@ def test_transformers_trainer_resumes_and_logs(tmp_path):
     assert sum("addnorm/gradient_norm" in entry for entry in trainer.state.log_history) == 2
 
 
-def train_with_lightning(folder, callback=None, *, checkpoint=None, steps=6):
+def train_with_lightning(folder, *callbacks, checkpoint=None, steps=6):
     import lightning
     from lightning.pytorch.loggers import CSVLogger
 
@@ -123,10 +123,11 @@ def train_with_lightning(folder, callback=None, *, checkpoint=None, steps=6):
     module = build(Lit)
     torch.manual_seed(5)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+        warnings.filterwarnings("ignore", "(?s).*")
+        warnings.simplefilter("always", MonitorWarning)
         trainer = lightning.Trainer(
             max_steps=steps, accumulate_grad_batches=2, gradient_clip_val=0.3, accelerator="cpu",
-            callbacks=[] if callback is None else [callback], default_root_dir=str(folder),
+            callbacks=list(callbacks), default_root_dir=str(folder),
             logger=CSVLogger(str(folder)), enable_progress_bar=False, enable_model_summary=False,
             log_every_n_steps=1,
         )  # fmt: skip
@@ -153,6 +154,85 @@ def test_lightning_trainer(tmp_path):
     train_with_lightning(tmp_path / "run", resumed, checkpoint=tmp_path / "run.ckpt", steps=10)
     assert set(whole_norms(resumed.monitor)) == {8, 10}
     assert len(resumed.monitor.state_dict()["detector"]["calm"]) == 10
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["two", "the same twice"])
+def test_lightning_callbacks_used_twice(tmp_path, how):
+    from addnorm.monitor.lightning import MonitorCallback
+
+    last = MonitorCallback(every=2, folder=tmp_path / "watch")
+    first = MonitorCallback(every=2, folder=tmp_path / "other") if how == "two" else last
+    text = (
+        "an earlier monitor measured it" if how == "two" else "MonitorCallback once, got it twice"
+    )
+    plain, _ = train_with_lightning(tmp_path / "plain")
+    with pytest.warns(MonitorWarning, match=text):
+        module, _ = train_with_lightning(tmp_path / "run", first, last)
+    assert_equal_weights(plain, module)
+    assert [r["step"] for r in last.monitor.rows() if r["name"] == "loss"] == [1, 2, 3, 4, 5, 6]
+    assert {r["step"] for r in last.monitor.rows() if r["name"] == "lr"} == {1, 2, 4, 6}
+
+
+@pytest.mark.slow
+def test_lightning_with_two_optimizers_in_one_step(tmp_path):
+    import lightning
+
+    from addnorm.monitor.lightning import MonitorCallback
+
+    class Manual(lightning.LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.net, self.automatic_optimization = TorchModel(), False
+
+        def training_step(self, batch, index):
+            loss = compute_loss(self.net, batch)
+            self.manual_backward(loss)
+            for optimizer in self.optimizers():
+                optimizer.step()
+                optimizer.zero_grad()
+            return loss
+
+        def configure_optimizers(self):
+            weights = list(self.parameters())
+            return [torch.optim.SGD(part, lr=0.1) for part in (weights[:9], weights[9:])]
+
+    callback = MonitorCallback(every=1, folder=tmp_path / "watch")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        trainer = lightning.Trainer(
+            max_steps=4, accelerator="cpu", callbacks=[callback], logger=False,
+            enable_progress_bar=False, enable_model_summary=False, enable_checkpointing=False,
+            default_root_dir=str(tmp_path),
+        )  # fmt: skip
+        trainer.fit(build(Manual), DataLoader(SAMPLES, batch_size=4))
+    ratios = [r for r in callback.monitor.rows() if r["name"] == "update_ratio"]
+    assert {r["step"] for r in ratios} == {1, 2}  # two optimizers make one update
+    assert all(row["value"] > 0 for row in ratios)  # also of the optimizer that steps first
+
+
+@pytest.mark.slow
+def test_transformers_callback_listed_twice(tmp_path):
+    from addnorm.monitor.hugging_face import MonitorCallback
+
+    once, twice = (MonitorCallback(every=2, folder=tmp_path / name) for name in ("one", "two"))
+    train_with_transformers(tmp_path / "run", [once])
+    with pytest.warns(MonitorWarning, match="MonitorCallback once, got it twice") as seen:
+        train_with_transformers(tmp_path / "run", [twice, twice])
+    assert len([each for each in seen if each.category is MonitorWarning]) == 1
+    assert once.monitor.rows() == twice.monitor.rows()
+
+
+@pytest.mark.slow
+def test_transformers_trainer_with_compile(tmp_path):
+    from addnorm.monitor.hugging_face import MonitorCallback
+
+    options = {"torch_compile": True, "torch_compile_backend": "aot_eager"}
+    plain = train_with_transformers(tmp_path / "plain", [], **options)
+    callback = MonitorCallback(every=2)
+    trainer = train_with_transformers(tmp_path / "run", [callback], **options)
+    assert_equal_weights(plain.model, trainer.model)
+    assert len(callback.monitor.sites) == 4 and callback.monitor.notes == ()
 
 
 @pytest.mark.slow

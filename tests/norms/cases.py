@@ -34,6 +34,8 @@ VARIANTS = [
     "derf(alpha=1.0, bias=False)",
     "derf(affine=False)",
     "ada_ln(cond_dim=3)",
+    "seednorm(heads=2, alpha=0.5)",
+    "gatednorm(rank=3)",
 ]
 CASES = [*registry, *VARIANTS]  # new norms are tested automatically
 DIM = 10

@@ -116,3 +116,19 @@ def ada_ln(x, weight, bias, cond, eps=1e-6, **_):
     both = torch.einsum("bc,oc->bo", signal, weight) + bias
     shift, scale = both[:, None, : x.shape[-1]], both[:, None, x.shape[-1] :]
     return standardize(x, eps, "biased", "inside") * (1 + scale) + shift
+
+
+def seednorm(x, weight, alpha, beta, heads=1, eps=1e-6, **_):
+    width = x.shape[-1] // heads
+    factors = [
+        torch.tanh(torch.einsum("...d,d->...", part, row))[..., None].expand(part.shape)
+        for part, row in zip(x.split(width, -1), beta, strict=True)
+    ]
+    return (alpha * torch.cat(factors, -1) + weight) * rms(x, eps=eps)
+
+
+def gatednorm(x, weight, down, up, eps=1e-6, **_):
+    y = rms(x, weight, eps=eps)
+    hidden = torch.einsum("...d,rd->...r", y, down)
+    hidden = hidden / (1 + torch.exp(-hidden))
+    return y / (1 + torch.exp(-torch.einsum("...r,dr->...d", hidden, up)))

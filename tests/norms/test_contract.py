@@ -278,6 +278,9 @@ def test_padded_equals_trimmed(call, training):
     if needs(call, "mask"):
         torch.testing.assert_close(padded, y)
         torch.testing.assert_close(dict(long.named_buffers()), dict(short.named_buffers()))
+    elif any(parameter.ndim > 1 for parameter in short.parameters()):
+        # The rounding of a matrix product depends on the number of its rows.
+        torch.testing.assert_close(padded, y, rtol=1e-5, atol=1e-6)
     else:
         assert torch.equal(padded, y)
 

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.norms.cases import CASES, DIM, F64, SHAPE, double, needs, randn, tokens
+from tests.norms.cases import CASES, DIM, F64, SHAPE, double, fresh, needs, randn, tokens
 
 close = torch.testing.assert_close
 
@@ -91,3 +91,30 @@ def test_padding_invariance_on_either_side(call, seed, lengths, extra, left):
     short, long = double(call), double(call)
     close(long(wide, wide_mask)[wide_mask], short(x, mask)[mask])
     close(dict(long.named_buffers()), dict(short.named_buffers()))
+
+
+def test_seednorm_is_rms_whenever_alpha_or_beta_is_zero():
+    x = tokens(3, DIM)
+    for zero in ("alpha", "beta"):
+        norm = double("seednorm")
+        with torch.no_grad():
+            getattr(norm, zero).zero_()
+        plain = double("rms")
+        plain.load_state_dict({"weight": norm.weight})
+        torch.testing.assert_close(norm(x), plain(x))
+
+
+def test_seednorm_at_the_start_has_a_gradient_of_beta_but_none_of_alpha():
+    norm = fresh("seednorm")
+    norm(tokens(5, DIM)).sin().sum().backward()
+    assert norm.beta.grad.abs().sum() > 0 and not norm.alpha.grad.any()
+
+
+def test_seednorm_is_not_scale_invariant():
+    norm, x = double("seednorm"), 0.1 * tokens(3, DIM)
+    assert not torch.allclose(norm(x), norm(2 * x), rtol=1e-2)
+
+
+def test_gatednorm_starts_at_half_of_rms():
+    x = tokens(3, DIM)
+    torch.testing.assert_close(2 * fresh("gatednorm")(x), fresh("rms")(x))

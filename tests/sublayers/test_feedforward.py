@@ -6,10 +6,11 @@ import math
 import pytest
 import torch
 
+from addnorm import Encoder
 from addnorm.core.errors import UserError
 from addnorm.core.plan import Plugs
 from addnorm.sublayers import FeedForward
-from addnorm.sublayers.feedforward import GATED_ACTIVATIONS, PLAIN_ACTIVATIONS
+from addnorm.sublayers.activations import GATED_ACTIVATIONS, PLAIN_ACTIVATIONS, registry
 from tests.bfloat16_bounds import assert_bfloat16_close
 from tests.helpers import gradients, perturb, tokens
 
@@ -34,12 +35,58 @@ def relu(x):
     return x * (x > 0)
 
 
+def rms(x):
+    return x / (x.square().mean(-1, keepdim=True) + 1e-6).sqrt()
+
+
+def poly_norm(act, u):
+    a, b, c = act.weight
+    return a * rms(u * u * u) + b * rms(u * u) + c * rms(u) + act.bias
+
+
+def poly_relu(act, u):
+    return sum(act.weight[2 - k] * relu(u) ** (k + 1) for k in range(3)) + act.bias
+
+
+def xielu(act, u):
+    p, n = torch.log1p(act.alpha_p.exp()), 0.5 + torch.log1p(act.alpha_n.exp())
+    below = n * (torch.exp(torch.minimum(u, torch.tensor(-1e-6))) - 1 - u)
+    return (u > 0) * p * u * u + (u <= 0) * below + 0.5 * u
+
+
+LEARNED = {
+    "star_relu": lambda act, u: act.scale * relu(u) ** 2 + act.shift,
+    "star_relu(scale=0.8944, shift=-0.4472)": lambda act, u: act.scale * relu(u) ** 2 + act.shift,
+    "poly_norm": poly_norm,
+    "poly_relu": poly_relu,
+    "xielu": xielu,
+}
+"""Activations with parameters, as functions of the module and the first product."""
+
+
+def clamped(limit, slope, offset):
+    def combine(value, gate):
+        gate = torch.minimum(gate, torch.tensor(limit, dtype=gate.dtype))
+        value = torch.maximum(torch.minimum(value, torch.tensor(limit)), torch.tensor(-limit))
+        return (value + offset) * gate / (1 + torch.exp(-slope * gate))
+
+    return combine
+
+
+COMBINED = {
+    "swiglu_clamped": clamped(7.0, 1.702, 1.0),
+    "swiglu_clamped(limit=0.5)": clamped(0.5, 1.702, 1.0),
+    "swiglu_clamped(limit=10.0, slope=1.0, offset=0.0)": clamped(10.0, 1.0, 0.0),
+}
+"""Gated activations that also change the value."""
+
 REFERENCE_ACTIVATIONS = {
     "relu": relu,
     "gelu": gelu,
     "gelu_tanh": gelu_tanh,
     "gelu_sigmoid": gelu_sigmoid,
     "silu": silu,
+    "relu2": lambda x: relu(x) ** 2,
     "swiglu": silu,
     "reglu": relu,
     "geglu": gelu,
@@ -55,17 +102,24 @@ def make_feedforward(activation, dtype=torch.float64, **options):
 
 def test_every_activation_has_a_reference():
     assert set(REFERENCE_ACTIVATIONS) == set(PLAIN_ACTIVATIONS | GATED_ACTIVATIONS)
+    others = {name.partition("(")[0] for name in (*LEARNED, *COMBINED)}
+    assert set(registry) == set(REFERENCE_ACTIVATIONS) | others
 
 
 def textbook(module, activation, x):
     """Apply the formula with the weights of a module; gated forms multiply value and gate."""
+    if activation in LEARNED:
+        return module.down_proj(LEARNED[activation](module.act, module.up_proj(x)))
+    if activation in COMBINED:
+        inner = COMBINED[activation](module.up_proj(x), module.gate_proj(x))
+        return module.down_proj(inner)
     act = REFERENCE_ACTIVATIONS[activation]
     if activation in GATED_ACTIVATIONS:
         return module.down_proj(module.up_proj(x) * act(module.gate_proj(x)))
     return module.down_proj(act(module.up_proj(x)))
 
 
-@pytest.mark.parametrize("activation", REFERENCE_ACTIVATIONS)
+@pytest.mark.parametrize("activation", [*REFERENCE_ACTIVATIONS, *LEARNED, *COMBINED])
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 def test_matches_reference(activation, bias, dtype):
@@ -78,7 +132,7 @@ def test_matches_reference(activation, bias, dtype):
         torch.testing.assert_close(a, b)
 
 
-@pytest.mark.parametrize("activation", REFERENCE_ACTIVATIONS)
+@pytest.mark.parametrize("activation", [*REFERENCE_ACTIVATIONS, *LEARNED, *COMBINED])
 def test_bfloat16_matches_float32_reference(activation):
     """Compare output and gradients; the reference uses the rounded inputs and weights."""
     module = make_feedforward(activation, torch.bfloat16)
@@ -170,3 +224,34 @@ def test_state_dict_round_trip():
 def test_errors(build, message):
     with pytest.raises(UserError, match=message):
         build()
+
+
+def test_clamped_swiglu_without_a_bound_is_swiglu():
+    x = tokens(3, 7, 10, dtype=torch.float64)
+    clamped = make_feedforward("swiglu_clamped(limit=1e6, slope=1.0, offset=0.0)")
+    torch.testing.assert_close(clamped(x), make_feedforward("swiglu")(x))
+
+
+def test_poly_norm_with_one_power_is_a_norm_without_gain():
+    module = make_feedforward("poly_norm")
+    with torch.no_grad():
+        module.act.weight.copy_(torch.tensor([0.0, 0.0, 1.0]))
+        module.act.bias.zero_()
+    hidden = module.act(tokens(3, 7, 13, dtype=torch.float64))
+    ones = torch.ones(3, 7, dtype=torch.float64)
+    torch.testing.assert_close(hidden.square().mean(-1), ones, rtol=1e-5, atol=0)
+
+
+def test_star_relu_of_the_paper_standardizes_normal_inputs():
+    act = FeedForward(4, 8, activation="star_relu(scale=0.8944, shift=-0.4472)").act
+    y = act(tokens(100_000, 8))
+    assert abs(y.mean().item()) < 0.01 and abs(y.var().item() - 1) < 0.02
+
+
+def test_parameters_of_an_activation_are_reset_with_the_weights():
+    stack = Encoder(dim=8, depth=1, heads=2, activation="star_relu")
+    perturb(stack)
+    stack.init_weights()
+    act = stack.sublayers[1].act
+    assert (act.scale.item(), act.shift.item()) == (1.0, 0.0)
+    assert {"sublayers.1.act.scale", "sublayers.1.act.shift"} <= stack.no_decay()

@@ -21,22 +21,36 @@ def make_test_positions(call, dim=16, heads=2, **options):
 
 
 @pytest.mark.parametrize("name", registry)
-def test_every_kind_uses_at_most_one_mechanism(name):
+def test_every_kind_has_its_mechanism(name):
     positions, x, index = make_test_positions(name), tokens(3, 5, 16), torch.arange(5)
     rows = index.expand(3, 5)
     added, bias = positions.add(x, index), positions.bias(index, torch.arange(7))
     rotation = positions.rotation(index)
     active = [not torch.equal(added, x), bias is not None, rotation is not None]
-    assert sum(active) == (name != "none")
+    assert sum(active) == {"none": 0, "learned_t5": 2}.get(name, 1)
     assert added.shape == x.shape
     torch.testing.assert_close(positions.add(x, rows), added)
     if bias is not None:
         assert bias.shape == (2, 5, 7)
         batched = positions.bias(rows, torch.arange(7).expand(3, 7))
-        torch.testing.assert_close(batched, bias.expand(3, 2, 5, 7))
+        torch.testing.assert_close(batched.expand(3, 2, 5, 7), bias.expand(3, 2, 5, 7))
     if rotation is not None:
         q = tokens(3, 2, 5, 8)
         torch.testing.assert_close(positions.rotation(rows)(q), rotation(q))
+
+
+def test_learned_t5_is_learned_and_t5_by_the_place_in_the_row():
+    both = make_test_positions("learned_t5(length=9, buckets=8, distance=20)")
+    learned = make_test_positions("learned(length=9)")
+    t5 = make_test_positions("t5(buckets=8, distance=20)")
+    with torch.no_grad():
+        learned.table.copy_(both.absolute.table)
+        t5.table.copy_(both.relative.table)
+    x, index = tokens(3, 5, 16), torch.tensor([1, 4, 2, 2, 8])
+    torch.testing.assert_close(both.add(x, index), learned.add(x, index))
+    places = torch.arange(5)
+    torch.testing.assert_close(both.bias(index, index), t5.bias(places, places))
+    torch.testing.assert_close(both.bias(index[-2:], index), t5.bias(places, places)[:, -2:])
 
 
 @pytest.mark.parametrize("name", registry)

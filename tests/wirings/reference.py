@@ -274,7 +274,105 @@ def layer_drop(x, f, w, per):
     return pre_ln(x, f, w.inner, per)
 
 
+def scaled(x, f, w, per):
+    for k, sublayer in enumerate(f):
+        x = x + 0.22 * sublayer(w.inner.norms[k](x))
+    return w.inner.final_norm(x)
+
+
+def res_scale(x, f, w, per):
+    for k, sublayer in enumerate(f):
+        x = w.s[k] * x + sublayer(w.norms[k](x))
+    return w.final_norm(x)
+
+
+def deep_delta(x, f, w, per):
+    for k, sublayer in enumerate(f):
+        h = w.norms[k](x)
+        y = sublayer(h)
+        unit = F.rms_norm(y, (x.shape[-1],), eps=1e-5) / x.shape[-1] ** 0.5
+        beta = 2 * torch.sigmoid(h @ w.w_b[k] + w.c_b[k])
+        value = 4 * torch.sigmoid(x @ w.w_v[k] + w.c_v[k])
+        error = value - torch.einsum("...d,...d->...", unit, x)
+        x = x + (beta * error)[..., None] * unit
+    return w.final_norm(x)
+
+
+def mudd(x, f, w, per):
+    outputs, z = [x], x
+    for layer in range(len(f) // per):
+        for k in range(layer * per, (layer + 1) * per):
+            z = z + f[k](w.norms[k](z))
+        outputs.append(z)
+        m = w.mixers[layer]
+        hidden = F.gelu(F.rms_norm(z, (x.shape[-1],), eps=1e-6) @ m.w_1.T)
+        weights = m.b + hidden @ m.w_2.T
+        z = torch.einsum("...j,...jd->...d", weights, torch.stack(outputs, -2))
+    return w.final_norm(z)
+
+
+def laurel(x, f, w, per):
+    for k, sublayer in enumerate(f):
+        low = w.up[str(k)] @ w.down[str(k)]
+        x = sublayer(w.norms[k](x)) + x + x @ low.T
+    return w.final_norm(x)
+
+
+def nanochat(x, f, w, per):
+    first, depth = x, len(f) // per
+    for layer in range(depth):
+        x = w.r[layer] * x + w.i[layer] * first
+        for k in range(layer * per, (layer + 1) * per):
+            x = x + f[k](w.norms[k](x))
+        if layer == depth // 2:
+            middle = x
+    return w.final_norm(x - w.b * middle)
+
+
 # References for call strings with options, collected in VARIANTS.
+
+
+def laurel_weights(x, f, w, per):
+    for k, sublayer in enumerate(f):
+        x = w.a[k] * sublayer(w.norms[k](x)) + w.b[k] * x
+    return w.final_norm(x)
+
+
+def laurel_both(x, f, w, per):
+    for k, sublayer in enumerate(f):
+        y = sublayer(w.norms[k](x))
+        x = x + torch.einsum("er,rd,...d->...e", w.up[str(k)], w.down[str(k)], x)
+        x = w.a[k] * y + w.b[k] * x
+    return w.final_norm(x)
+
+
+def laurel_gemma(x, f, w, per):
+    for k, sublayer in enumerate(f):
+        h = w.norms[k](x)
+        y = w.outer_norms[k](sublayer(h))
+        if k % per == 0:
+            laurel_output = h + w.low_norms[str(k)](h @ w.down[str(k)].T @ w.up[str(k)].T)
+            x = ((x + y) + laurel_output) / 2**0.5
+        else:
+            x = x + y
+    return w.final_norm(x)
+
+
+def mhc_lite(x, f, w, per):
+    n, streams = 3, torch.stack([x] * 3, -2)
+    orders = [(0, 1, 2), (0, 2, 1), (1, 0, 2), (1, 2, 0), (2, 0, 1), (2, 1, 0)]
+    for k, sublayer in enumerate(f):
+        m = w.mixers[k]
+        v = F.rms_norm(streams.flatten(-2), (n * x.shape[-1],), eps=1e-6) @ m.phi
+        pre = torch.sigmoid(m.a[0] * v[..., :n] + m.b[:n])
+        post = 2 * torch.sigmoid(m.a[1] * v[..., n : 2 * n] + m.b[n : 2 * n])
+        p = torch.softmax(m.a[2] * v[..., 2 * n :] + m.b[2 * n :], -1)
+        y = sublayer(w.norms[k](torch.einsum("...i,...id->...d", pre, streams)))
+        # Stream order[j] of a permutation comes from stream j.
+        moved = [streams[..., [order.index(j) for j in range(n)], :] for order in orders]
+        streams = sum(p[..., q, None, None] * each for q, each in enumerate(moved))
+        streams = streams + torch.einsum("...j,...d->...jd", post, y)
+    return w.final_norm(streams.sum(-2))
 
 
 def dlcl_post(x, f, w, per):
@@ -407,10 +505,35 @@ def post_ln_doubled(x, f, w, per):
     return w.final_norm(post_ln(x, f, w, per))
 
 
-def pre_ln_scaled(x, f, w, per):
+def scaled_sandwich(x, f, w, per):
     for k, sublayer in enumerate(f):
-        x = x + 0.22 * sublayer(w.norms[k](x))
-    return w.final_norm(x)
+        x = x + 0.3 * w.inner.outer_norms[k](sublayer(w.inner.norms[k](x)))
+    return w.inner.final_norm(x)
+
+
+def scaled_minicpm(x, f, w, per):
+    for k, sublayer in enumerate(f):
+        x = x + sublayer(w.inner.norms[k](x)) * 1.4 / (len(f) // per) ** 0.5
+    return w.inner.final_norm(x)
+
+
+def scaled_complete_p(x, f, w, per):
+    for k, sublayer in enumerate(f):
+        x = x + sublayer(w.inner.norms[k](x)) / (len(f) / per / 2)
+    return w.inner.final_norm(x)
+
+
+def scaled_unit(x, f, w, per):
+    """Every attention counts q^2 of what a feed-forward counts, in units of the embedding."""
+    q, m = 0.5, 2.0
+    ffn = m * (2 / (1 + q**2)) ** 0.5
+    total = len(f) / 2
+    for k, sublayer in enumerate(f):
+        size = ffn if k % per == per - 1 else q * ffn
+        t = size / total**0.5
+        x = (x + t * sublayer(w.inner.norms[k](x))) / (1 + t**2) ** 0.5
+        total += size**2
+    return w.inner.final_norm(x)
 
 
 def pre_ln_first(x, f, w, per):
@@ -555,9 +678,18 @@ VARIANTS = {
     "keel(alpha=3.0)": keel_light,
     "mhc(streams=2, iterations=3, direction=plain, end=mean)": mhc_megatron,
     "mhc(end=sum, gate=0.5)": mhc_sum,
+    "mhc(streams=3, start=one_hot, end=sum, mixing=permutations)": mhc_lite,
+    "laurel(form=rw)": laurel_weights,
+    "laurel(form=rw_lr, rank=3)": laurel_both,
+    "laurel(form=gemma3n, rank=3)": laurel_gemma,
+    "nanochat(start=modded)": nanochat,
+    "deep_delta(step=0.5)": deep_delta,
     "post_ln(final_norm=True)": post_ln_doubled,
     "pre_ln(first_norm=False)": pre_ln_first,
-    "pre_ln(residual_multiplier=0.22)": pre_ln_scaled,
+    "scaled(inner=sandwich, r=0.3)": scaled_sandwich,
+    "scaled(r=1.4, rule=sqrt_depth)": scaled_minicpm,
+    "scaled(r=1.0, rule=depth, base=2)": scaled_complete_p,
+    "scaled(r=2.0, rule=unit, ratio=0.5)": scaled_unit,
     "false_pre_ln(final_norm=True)": shifted_post_ln,
     "res_post(start=0.0)": res_post,
     "sandwich(start=0.5)": sandwich,

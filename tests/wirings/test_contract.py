@@ -39,7 +39,7 @@ def test_registry_has_all_wirings_and_decorators():
 def test_card_is_complete(name):
     card = registry.card(name)
     assert card.title and card.summary.endswith(".") and card.year
-    assert card.arxiv or "ICML" in card.paper
+    assert card.arxiv or "ICML" in card.paper or card.paper.endswith("without a paper")
     assert card.formula and card.symbols
     assert registry.member(name).__module__ == f"addnorm.wirings.{name}"
 

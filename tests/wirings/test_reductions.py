@@ -90,6 +90,12 @@ ZERO_BRANCH_OUTPUTS = {
     "attn_res": norm,
     "ngpt": lambda x: x / x.norm(dim=-1, keepdim=True),
     "u_skips": norm,
+    "scaled": norm,
+    "res_scale": norm,
+    "deep_delta": norm,
+    "mudd": norm,
+    "laurel": norm,
+    "nanochat": norm,
     "drop_path": norm,
     "layer_drop": norm,
 }

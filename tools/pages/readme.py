@@ -31,6 +31,7 @@ def count_table() -> str:
         "wirings": "index.md#wirings",
         "norms": "index.md#norms",
         "presets": "presets.md",
+        "scales": "scales.md",
         "schedules": "schedules.md",
         "optimizers": "optimizers.md",
         "positions": "positions.md",

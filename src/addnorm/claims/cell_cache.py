@@ -1,17 +1,21 @@
-"""Cells and corpora that several claims share, so that each is trained or built once."""
+"""Cells, rows and corpora that several claims share, so that each is made once."""
 
 import shutil
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
-from addnorm.claims.result import get_commit
+from addnorm.claims.claim import Budget, registry
+from addnorm.claims.result import get_commit, read_results
 from addnorm.comparison import folder_layout as files
 from addnorm.comparison.analysis.study import Study, read_comparison
 from addnorm.comparison.cell_result import CellResult
-from addnorm.comparison.grid import Grid
+from addnorm.comparison.grid import Cell, Grid
 from addnorm.comparison.spec import Comparison
 from addnorm.comparison.tasks.text_data import demo_records
 from addnorm.core.errors import UserError
 from addnorm.core.files import read_json, write_json, write_yaml
+from addnorm.core.rows import Row
 from addnorm.data.corpus import write_corpus
 from addnorm.train.run_folder import ROWS
 
@@ -95,6 +99,81 @@ def _copy_shared_data(spec: Comparison, folder: Path, source_folder: Path) -> No
             shutil.copytree(source_folder / name, folder / name, dirs_exist_ok=True)
     for name in (files.TOKENIZER, files.FACTS):
         shutil.copyfile(source_folder / name, folder / name)
+
+
+def read_shared_rows(
+    folder: Path, budget: Budget, settings: Mapping[str, Any], row_names: Iterable[str]
+) -> dict[str, list[Row]]:
+    """Return the rows of cells that finished claims in `folder` share with a study, by cell key.
+
+    A cell is shared if its study has the same settings apart from axes and seeds, as
+    `shared_settings` compares them, and if all of `row_names` were kept.
+
+    Args:
+        folder: output folder of claims
+        budget: budget of the claims
+        settings: settings of the study, one value of `Claim.settings`
+        row_names: names of the rows that are needed
+    """
+    needed, shared = set(row_names), dict[str, list[Row]]()
+    for name, result in read_results(folder).items():
+        claim = registry.member(name)()
+        if result.verdict is None or not claim.is_current(result.digest, budget):
+            continue
+        if any(row["name"] == "progress" and row["value"] == 1 for row in result.rows):
+            continue  # before the third round progress was relative to the best cell, which had 1
+        studies = [
+            study
+            for study, theirs in claim.settings(budget).items()
+            if isinstance(theirs, Mapping) and _drop_axes(theirs) == _drop_axes(settings)
+        ]
+        cells: dict[str, list[Row]] = {}
+        for row in result.rows:
+            if row.get("study") in studies and row["name"] in needed:
+                cells.setdefault(_row_key(row), []).append(row)
+        for key, rows in cells.items():
+            if {row["name"] for row in rows} == needed:
+                shared.setdefault(key, rows)
+    return shared
+
+
+def split_shared_cells(
+    spec: Comparison, shared: Mapping[str, list[Row]]
+) -> tuple[Comparison | None, list[Row]]:
+    """Return the part of a spec that must be trained, and the shared rows of its other cells.
+
+    A wiring of a grid is dropped if all of its cells are shared; None if nothing is left.
+
+    shared: rows by cell key; see `read_shared_rows`
+    """
+    rest, rows = list[Grid](), list[Row]()
+    for grid in spec.grids:
+        for wiring in grid.wiring:
+            part = grid.model_copy(update={"wiring": (wiring,)})
+            keys = [_cell_key(cell) for cell in part.cells(spec.seed_range)]
+            if all(key in shared for key in keys):
+                rows += [row for key in keys for row in shared[key]]
+            else:
+                rest.append(part)
+    if not rows:
+        return spec, []
+    return spec.model_copy(update={"grids": tuple(rest)}) if rest else None, rows
+
+
+def _cell_key(cell: Cell) -> str:
+    return _join_key(cell.arm.name, cell.depth, cell.warmup, cell.lr, cell.seed)
+
+
+def _row_key(row: Row) -> str:
+    return _join_key(*(row[field] for field in ("arm", "depth", "warmup", "lr", "seed")))
+
+
+def _join_key(*values: Any) -> str:
+    return " ".join(map(str, values))
+
+
+def _drop_axes(settings: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in settings.items() if name not in ("grids", "seeds")}
 
 
 def small_demo_corpus(folder: Path, task: str, records: int) -> Path:

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 from addnorm.claims.checks import Check, estimate_over_seeds
-from addnorm.claims.claim import Budget, ChartSpec
+from addnorm.claims.claim import Budget
 from addnorm.claims.experiments import FAILING_LRS, TRAINING_LR, very_deep_comparison
 from addnorm.claims.progress_scale import best_setting_values
 from addnorm.claims.training_claims import (
@@ -12,20 +12,14 @@ from addnorm.claims.training_claims import (
     TRAINED_GUIDE,
     TRAINED_THRESHOLD,
     ComparisonClaim,
+    make_progress_chart,
 )
 from addnorm.comparison.spec import Comparison
 from addnorm.comparison.statistics import paired_difference
 from addnorm.core.rows import Row
 
 WITH_AND_WITHOUT_WARMUP = "without warm-up and with one of a quarter of the steps"
-PROGRESS_BY_LR = ChartSpec(
-    name="progress",
-    x="lr",
-    y="progress",
-    group_by=("arm", "warmup"),
-    log_x=True,
-    guides=TRAINED_GUIDE,
-)
+PROGRESS_BY_LR = make_progress_chart("arm", "warmup", guides=TRAINED_GUIDE)
 
 
 def describe_deep_experiment(arms: str) -> str:

@@ -11,12 +11,14 @@ from typing import Any, ClassVar
 from addnorm.claims.cell_cache import (
     cell_commits,
     copy_finished_cells,
+    read_shared_rows,
     record_commits,
     relocate_data,
     small_demo_corpus,
+    split_shared_cells,
 )
 from addnorm.claims.checks import Check, estimate_over_seeds
-from addnorm.claims.claim import Budget, Claim, ClaimWorkspace
+from addnorm.claims.claim import Budget, ChartSpec, Claim, ClaimWorkspace
 from addnorm.claims.external_datasets import (
     CORPORA,
     EXTERNAL_NAMES,
@@ -85,6 +87,23 @@ RULE_CHANGED_ON_SEEN_ROWS = (
     "round, had seen them."
 )
 TRAINED_GUIDE = ((TRAINED_THRESHOLD, "trained, from here on"),)
+
+
+def make_progress_chart(*group_by: str, guides: tuple[tuple[float, str], ...] = ()) -> ChartSpec:
+    """Return the chart of progress over the learning rate.
+
+    Args:
+        group_by: fields that separate the lines; by default the arm
+        guides: horizontal guide lines, such as `TRAINED_GUIDE`
+    """
+    return ChartSpec(
+        name="progress",
+        x="lr",
+        y="progress",
+        group_by=group_by or ("arm",),
+        log_x=True,
+        guides=guides,
+    )
 
 
 class TrainedClaim(Claim):
@@ -190,13 +209,17 @@ class ComparisonClaim(TrainedClaim):
             **self.tables(budget),
             **self.corpora(budget),
         }
-        studies = {
-            name: _run_comparison(spec, workspace, subsets.get(name))
-            for name, spec in self.comparisons(budget).items()
-        }
-        return [
-            row for name, study in studies.items() for row in cell_rows(study, name, self.row_names)
-        ]
+        settings, rows = self.settings(budget), list[Row]()
+        for name, spec in self.comparisons(budget).items():
+            shared = read_shared_rows(
+                workspace.folder.parent, budget, settings[name], self.row_names
+            )
+            rest, known = split_shared_cells(spec, shared)
+            rows += [{**row, "study": name} for row in known]
+            if rest is not None:
+                study = _run_comparison(rest, workspace, subsets.get(name))
+                rows += cell_rows(study, name, self.row_names)
+        return rows
 
 
 def _run_comparison(spec: Comparison, workspace: ClaimWorkspace, subset: int | str | None) -> Study:

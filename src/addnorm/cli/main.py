@@ -8,6 +8,7 @@ import contextlib
 import os
 import sys
 from collections.abc import Callable, Sequence
+from importlib import import_module
 from itertools import islice
 from typing import Annotated, Any
 
@@ -18,6 +19,7 @@ from addnorm.cli.commands.bench import bench
 from addnorm.cli.commands.claims import claims
 from addnorm.cli.commands.classify import classify
 from addnorm.cli.commands.compare import compare
+from addnorm.cli.commands.coordcheck import coordcheck
 from addnorm.cli.commands.data import data
 from addnorm.cli.commands.doctor import doctor
 from addnorm.cli.commands.draw import draw
@@ -43,6 +45,7 @@ COMMANDS: dict[str, Callable[..., Any] | typer.Typer] = {
     "draw": draw,
     "compare": compare,
     "report": report,
+    "coordcheck": coordcheck,
     "claims": claims,
     "doctor": doctor,
     "data": data,
@@ -62,6 +65,12 @@ COMMANDS: dict[str, Callable[..., Any] | typer.Typer] = {
 """Commands by name, in the order of `addnorm --help`."""
 
 EXIT_DONE, EXIT_ERROR = 0, 2
+# What typer raises for wrong options: before version 0.29 an exception of click.
+CommandLineError: type[Exception] = (
+    typer.TyperException
+    if hasattr(typer, "TyperException")
+    else import_module("click").ClickException
+)
 NO_MEMORY_TEXTS = (
     *("can't allocate memory", "out of memory", "Storage size calculation overflowed"),
     *("multiplication overflow", "Unable to allocate", "DefaultCPUAllocator"),
@@ -103,7 +112,7 @@ def _handle_exception(problem: BaseException) -> int:
     if isinstance(problem, BrokenPipeError):
         _discard_stdout()
         return EXIT_DONE  # the reader, such as `head`, has closed the pipe
-    if isinstance(problem, typer.TyperException):
+    if isinstance(problem, CommandLineError):
         context = getattr(problem, "ctx", None)
         verb = context.command_path if context else "addnorm"
         return _print_error(f"{problem.format_message().rstrip('.')}; try '{verb} --help'")

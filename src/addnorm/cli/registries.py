@@ -1,14 +1,16 @@
 """Registries that `addnorm list` and `addnorm show` know.
 
-Each registry is imported on first use: the import loads torch.
+Each registry is imported on first use: the import loads torch. `read_facts` and `find_facts` use
+the index instead where they can.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, cast
 
+from addnorm.cli.index import read_section
+from addnorm.cli.member_facts import MemberFacts, describe_member
+
 if TYPE_CHECKING:
-    from addnorm.core.calls import Call
-    from addnorm.core.cards import Card
     from addnorm.core.registry import Registry
 
 
@@ -20,6 +22,12 @@ def _norms() -> "Registry[Any]":
 
 def _wirings() -> "Registry[Any]":
     from addnorm.wirings import registry
+
+    return registry
+
+
+def _scales() -> "Registry[Any]":
+    from addnorm.scales import registry
 
     return registry
 
@@ -54,6 +62,12 @@ def _qk_norms() -> "Registry[Any]":
     return registry
 
 
+def _activations() -> "Registry[Any]":
+    from addnorm.sublayers.activations import registry
+
+    return registry
+
+
 def _presets() -> "Registry[Any]":
     from addnorm.models.presets import registry
 
@@ -69,11 +83,13 @@ def _claims() -> "Registry[Any]":
 FAMILIES: "dict[str, Callable[[], Registry[Any]]]" = {
     "norms": _norms,
     "wirings": _wirings,
+    "scales": _scales,
     "schedules": _schedules,
     "optimizers": _optimizers,
     "tasks": _tasks,
     "positions": _positions,
     "qk_norms": _qk_norms,
+    "activations": _activations,
     "presets": _presets,
     "claims": _claims,
 }
@@ -96,8 +112,20 @@ def get_registry(family: str) -> "Registry[Any]":
     return registry
 
 
-def find_members(text: str) -> "list[tuple[str, Card, Call]]":
-    """Return (family, card, canonical call) of each member that a call string can mean.
+def read_cards(family: str) -> list[dict[str, Any]]:
+    """Return the cards of a family as JSON data.
+
+    Raises:
+        UnknownNameError: there is no such family
+    """
+    members = read_section(family) if family in FAMILIES else None
+    if members is None:
+        return [card.to_dict() for card in get_registry(family).cards()]
+    return [member["card"] for member in members]
+
+
+def find_facts(text: str) -> list[MemberFacts]:
+    """Return the facts of each member that a call string can mean.
 
     Several families can have a member of the same name, such as `none`. Members that do not have
     the options of the call are left out.
@@ -106,22 +134,45 @@ def find_members(text: str) -> "list[tuple[str, Card, Call]]":
         UnknownNameError: no family has a member of this name
         UserError: no member accepts the options; the message is that of the first family
     """
+    name = text.strip()
+    sections = {} if "(" in name else {family: read_section(family) for family in FAMILIES}
+    if not sections or None in sections.values():
+        return _find_in_registries(text)
+    members = [
+        MemberFacts(**member)
+        for section in sections.values()
+        for member in section
+        if member["card"]["name"] == name
+    ]
+    if not members:
+        _raise_unknown(name, (m["card"]["name"] for s in sections.values() for m in s))
+    return members
+
+
+def _find_in_registries(text: str) -> list[MemberFacts]:
     from addnorm.core.calls import Call
-    from addnorm.core.errors import UnknownNameError, UserError, unknown_name_message
+    from addnorm.core.errors import UserError
 
     registries = {family: get_registry(family) for family in FAMILIES}
     name = Call.parse(text).name if "(" in text else text.strip()
     candidates = {family: registry for family, registry in registries.items() if name in registry}
     if not candidates:
-        known = dict.fromkeys(name for registry in registries.values() for name in registry)
-        choices = "`addnorm list` shows all names"
-        raise UnknownNameError(unknown_name_message("name", name, known, choices=choices))
+        _raise_unknown(name, (each for registry in registries.values() for each in registry))
     members, errors = [], []
     for family, registry in candidates.items():
         try:
-            members.append((family, registry.card(name), registry.resolve(text)))
+            members.append(describe_member(family, registry, text))
         except UserError as error:
             errors.append(error)
     if not members:
         raise errors[0]
     return members
+
+
+def _raise_unknown(name: str, known: Iterable[str]) -> None:
+    from addnorm.core.errors import UnknownNameError, unknown_name_message
+
+    choices = "`addnorm list` shows all names"
+    raise UnknownNameError(
+        unknown_name_message("name", name, dict.fromkeys(known), choices=choices)
+    )

@@ -6,9 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import Any, Protocol, Self
+from typing import Any, Protocol
 
 import torch
+from typing_extensions import Self
 
 from addnorm.comparison.shared_data import SharedData
 from addnorm.core.rows import Row

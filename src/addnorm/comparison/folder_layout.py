@@ -4,6 +4,7 @@ from pathlib import Path
 
 SPEC, FACTS, RESULT, REPORT = "comparison.yaml", "facts.json", "result.json", "report.html"
 DATA, SCORE, CELLS, TOKENIZER = "data", "score", "cells", "tokenizer.json"
+SLURM = "slurm"
 
 
 def is_comparison(folder: Path) -> bool:

@@ -99,6 +99,8 @@ def run_comparison(
             write_yaml(folder / files.SPEC, spec.to_yaml())
             callback.on_extension(Study.open(folder), message)
         write_json(folder / files.RESULT, study_to_dict(study))
+        if stop_flag.requested and engine.stop_message:
+            callback.on_message(engine.stop_message)
         callback.on_comparison_end(study)
         return study
 
@@ -200,6 +202,20 @@ def _remove_crash_results(spec: Comparison, folder: Path) -> None:
         result = CellResult.read(run)
         if result is not None and result.ending == "crashed":
             sidecar_path(run, RESULT_SUFFIX).unlink()
+
+
+def preview_jobs(spec: Comparison, folder: Path) -> list[Job]:
+    """Return a job for every cell, to show what an engine would do; nothing is prepared."""
+    task, data, tokenizer = get_task(spec.task), folder / files.DATA, folder / files.TOKENIZER
+    return [
+        Job(
+            name=cell.name,
+            recipe=task.recipe(spec, cell, data=data, tokenizer=tokenizer),
+            folder=folder / files.CELLS / cell.name,
+            score=None,
+        )
+        for cell in spec.cells()
+    ]
 
 
 def _build_job(

@@ -1,5 +1,6 @@
 """Training of one cell in the current process; every engine calls `run_cell`."""
 
+import os
 import resource
 import shutil
 import sys
@@ -25,6 +26,8 @@ from addnorm.train.run_folder import CHECKPOINTS, ROWS
 
 LOCK_TIMEOUT_SECONDS = 60.0
 """Seconds to wait for another process that trains the same cell."""
+DISK_FULL_EXIT_CODE, PAUSED_EXIT_CODE = 74, 75
+"""Exit codes of the process of a cell: the disk is full or read-only; the cell was interrupted."""
 
 
 class DiskFullError(UserError):
@@ -36,7 +39,8 @@ def run_cell(job: Job, on_step: StepCallback) -> CellResult | None:
 
     An exception inside the training becomes a result with ending `crashed`. A process orphaned by
     a killed comparison may still train the cell; the function then waits for that process and
-    returns its result.
+    returns its result. Under `torchrun` every process makes the same call; the first one writes
+    the files.
 
     Args:
         job: the cell to train
@@ -48,6 +52,11 @@ def run_cell(job: Job, on_step: StepCallback) -> CellResult | None:
     Raises:
         DiskFullError: the disk is full or read-only
     """
+    if not is_main_process():
+        if CellResult.read(job.folder) is None:
+            _load_plugins(job)
+            get_task(job.recipe.task).join_training(job)
+        return None
     deadline = time.monotonic() + LOCK_TIMEOUT_SECONDS
     while True:
         with try_lock(job.folder.with_name(f".{job.folder.name}.lock")) as acquired:
@@ -64,8 +73,7 @@ def _train_cell(job: Job, on_step: StepCallback) -> CellResult | None:
     idle_memory = _peak_memory_bytes()
     try:
         try:
-            for plugin in job.plugins:
-                plugin.load()
+            _load_plugins(job)
             result = get_task(job.recipe.task).train_and_score(job, Heartbeat(on_step))
         except Exception as error:
             if _is_disk_full(error):
@@ -86,6 +94,16 @@ def _train_cell(job: Job, on_step: StepCallback) -> CellResult | None:
     if result.ending != "crashed":  # weights are not kept; the report shows how to retrain a cell
         shutil.rmtree(job.folder / CHECKPOINTS, ignore_errors=True)
     return result
+
+
+def _load_plugins(job: Job) -> None:
+    for plugin in job.plugins:
+        plugin.load()
+
+
+def is_main_process() -> bool:
+    """Return whether this process writes the files of the cell; under `torchrun` only one does."""
+    return os.environ.get("RANK", "0") == "0"
 
 
 def _peak_memory_bytes() -> int:

@@ -59,9 +59,7 @@ def atomic_write(path: str | Path) -> Iterator[Path]:
     """
     path = Path(os.path.realpath(path)) if os.path.islink(path) else Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    for stale in path.parent.glob(f".{_escape_glob(path.name)}.*"):
-        owner = stale.name.removeprefix(f".{path.name}.").removesuffix(FOLDER_SUFFIX)
-        _remove_if_stale(stale, owner)
+    remove_stale_siblings(path)
     temporary = path.with_name(f".{path.name}.{owner_id()}")
     try:
         yield temporary
@@ -95,6 +93,13 @@ def temporary_folder(path: Path) -> Iterator[Path]:
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def remove_stale_siblings(path: Path) -> None:
+    """Delete the temporary files and folders that killed processes left beside a path."""
+    for stale in path.parent.glob(f".{_escape_glob(path.name)}.*"):
+        owner = stale.name.removeprefix(f".{path.name}.").removesuffix(FOLDER_SUFFIX)
+        _remove_if_stale(stale, owner)
 
 
 def remove_stale_files(folder: Path) -> None:

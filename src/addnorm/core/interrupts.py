@@ -35,6 +35,8 @@ class _SignalState:
     pending = False
     is_command = False
     """Whether the console script runs, which prints a line of its own when it stops."""
+    ignores_repeats = False
+    """Whether a second signal is the same request, sent by another process."""
 
 
 _STATE = _SignalState()
@@ -58,6 +60,14 @@ def ignore_signals() -> None:
     """Ignore Ctrl-C and SIGTERM from now on, so that the exit code stays that of the command."""
     for number in SIGNALS:
         signal.signal(number, signal.SIG_IGN)
+
+
+def ignore_repeated_signals() -> None:
+    """Make `graceful_shutdown` ignore further signals after the first.
+
+    For a process that is stopped by several others, not by an impatient user.
+    """
+    _STATE.ignores_repeats = True
 
 
 def received_signal() -> int | None:
@@ -106,7 +116,7 @@ def graceful_shutdown() -> Iterator[StopFlag]:
 
     def request_stop(number: int, frame: FrameType | None) -> None:
         _STATE.received = number
-        if stop_flag.requested:
+        if stop_flag.requested and not _STATE.ignores_repeats:
             raise KeyboardInterrupt
         stop_flag.requested = True
 

@@ -5,7 +5,7 @@ All fields are plain Python values, so `torch.compile` treats them as constants.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -96,6 +96,8 @@ class Plan:
     """The norm that the wiring uses."""
     shapes: tuple[Shape | None, ...] = field(default=(), repr=False)
     """Widths inside each sub-layer; None for one that does not support plugs."""
+    base_depth: int | None = None
+    """Number of layers of the base model of a scale with a depth rule; None without one."""
 
     def __post_init__(self) -> None:
         if self.role not in ROLES:
@@ -130,6 +132,17 @@ class Plan:
                 "kinds: expected a tuple of the sub-layers of one layer, such as ('self', 'ffn'), "
                 f"got {self.kinds!r}"
             )
+
+    @property
+    def at_base(self) -> "Plan":
+        """The plan from which constants and initial weights that depend on the depth are computed.
+
+        It has the depth of the base model if a scale has one; else it is this plan.
+        """
+        if self.base_depth is None:
+            return self
+        other = None if self.other_depth is None else self.base_depth
+        return replace(self, depth=self.base_depth, other_depth=other, base_depth=None, shapes=())
 
     @property
     def per_layer(self) -> int:

@@ -13,7 +13,6 @@ from addnorm.decode.options import DecodingOptions
 from addnorm.decode.stepper import Sentence
 from addnorm.kernels.cross_entropy import LossSums, cross_entropy
 from addnorm.models import Model
-from addnorm.sublayers.positions import LearnedPositions
 
 
 class InferenceEngine(ABC):
@@ -54,10 +53,7 @@ def length_limits(model: Model | InferenceEngine) -> tuple[int | None, int | Non
     """Return the most tokens of a source and of a target or text; None where any number works."""
     if isinstance(model, InferenceEngine):
         return model.max_source_length, model.max_target_length
-    first, *_ = limits = [
-        stack.positions.length if isinstance(stack.positions, LearnedPositions) else None
-        for stack in model.stacks
-    ]
+    first, *_ = limits = [stack.positions.length for stack in model.stacks]
     return first, limits[-1]
 
 

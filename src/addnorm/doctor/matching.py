@@ -92,6 +92,10 @@ def _format_call(name: str, blocks: Sequence[Block]) -> str:
         alphas = {round(block.shortcut_scale, 4) for block in blocks if block.shortcut_scale}
         if len(alphas) == 1:
             return f"{name}(alpha={alphas.pop():g})"
+    if name == "scaled":
+        factors = {round(block.branch_scale, 4) for block in blocks if block.branch_scale}
+        if len(factors) == 1:
+            return f"scaled(r={factors.pop():g})"
     if name == "mix_ln":
         post = sum(block.wiring == "post_ln" for block in blocks) / len(blocks)
         return f"mix_ln(post={post:g})"

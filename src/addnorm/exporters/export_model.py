@@ -3,7 +3,6 @@
 import errno
 import os
 import shutil
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from addnorm.core.errors import UserError
+from addnorm.core.files import remove_stale_siblings, temporary_folder
 from addnorm.core.validation import check_path
 from addnorm.exporters.exported_run import ExportedRun
 from addnorm.exporters.inputs import collect_inputs
@@ -69,6 +69,8 @@ def export(
         report = _describe(target, prepared, source)
         report = replace(report, proof=_prove(target, prepared, source, report, temporary))
         report.write(temporary)
+        for path in temporary.iterdir():
+            path.chmod(0o666 & ~_umask())  # some libraries write private files
         os.replace(temporary, folder)
     return replace(report, folder=folder)
 
@@ -131,14 +133,15 @@ def _check_folder(folder: Path) -> None:
 
 @contextmanager
 def _temporary_folder(folder: Path) -> Iterator[Path]:
-    """Yield a new folder beside the target folder; delete it unless it was moved away."""
+    """Yield a new folder beside the target folder; delete it unless it was moved away.
+
+    Folders of exports that were killed are deleted, too.
+    """
     folder.parent.mkdir(parents=True, exist_ok=True)
-    temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
-    temporary.chmod(0o777 & ~_umask())  # mkdtemp makes it private
-    try:
+    remove_stale_siblings(folder)
+    with temporary_folder(folder) as temporary:
+        temporary.chmod(0o777 & ~_umask())  # it is private until now
         yield temporary
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
 
 
 def _umask() -> int:

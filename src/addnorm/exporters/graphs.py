@@ -161,14 +161,8 @@ def _decoder_graphs(model: LanguageModel | Seq2Seq, decoder: Decoder) -> list[Gr
     with torch.no_grad():
         examples = names.collect(_run_example(model, ids, mask, tuple(memory_inputs.values())))
     past_inputs = {f"past_{name}": each for name, each in zip(names.all, examples, strict=True)}
-    past_axes = {
-        f"past_{name}": {0: "batch", 2: "past_length" if is_own else "source_length"}
-        for name, is_own in names.is_own.items()
-    }
-    present_axes = {
-        f"present_{name}": {0: "batch", 2: "length" if is_own else "source_length"}
-        for name, is_own in names.is_own.items()
-    }
+    past_axes = {f"past_{name}": names.axes(name, "past_length") for name in names.all}
+    present_axes = {f"present_{name}": names.axes(name, "length") for name in names.all}
     return [
         Graph(
             "decoder",
@@ -197,7 +191,7 @@ def _decoder_graphs(model: LanguageModel | Seq2Seq, decoder: Decoder) -> list[Gr
                 **({"source_mask": memory_axes} if pairs else {}),
                 **past_axes,
                 "logits": {0: "batch"},
-                **{f"present_{name}": {0: "batch", 2: "total_length"} for name in names.own},
+                **{f"present_{name}": names.axes(name, "total_length") for name in names.own},
             },
         ),
     ]
@@ -229,17 +223,26 @@ def _run_example(
 class CacheNames:
     """Names of the cached tensors of a decoder, such as `self_0_key` and `cross_3_value`.
 
-    The number is that of the site.
+    The number is that of the site. `recent_1_input` and `recent_1_inner` are the last inputs of
+    Canon layers, (B, 3, features).
     """
 
     sites: tuple[tuple[int, str], ...]
     """Index and kind, `self` or `cross`, of every attention."""
+    recent: tuple[tuple[int, str], ...] = ()
+    """Index of the site and name of every Canon layer."""
 
     @classmethod
     def from_decoder(cls, decoder: Decoder) -> "CacheNames":
         """Return the names for the attention sub-layers of a stack."""
         kinds = ((site.index, decoder.plan.sublayer_kind(site)) for site in decoder.plan.sites)
-        return cls(tuple((index, kind) for index, kind in kinds if kind != "ffn"))
+        recent = [
+            (index, name)
+            for index, sublayer in enumerate(decoder.sublayers)
+            for name, places in (("input", "ac"), ("inner", "bd"))
+            if any(getattr(sublayer, f"canon_{place}", None) is not None for place in places)
+        ]
+        return cls(tuple((index, kind) for index, kind in kinds if kind != "ffn"), tuple(recent))
 
     @property
     def is_own(self) -> dict[str, bool]:
@@ -248,7 +251,13 @@ class CacheNames:
             f"{kind}_{index}_{part}": kind == "self"
             for index, kind in self.sites
             for part in ("key", "value")
-        }
+        } | {f"recent_{index}_{name}": True for index, name in self.recent}
+
+    def axes(self, name: str, own: str) -> Axes:
+        """Return the dynamic axes of a tensor; `own` names the length of the decoder's tokens."""
+        if name.startswith("recent_"):
+            return {0: "batch"}
+        return {0: "batch", 2: own if self.is_own[name] else "source_length"}
 
     @property
     def all(self) -> tuple[str, ...]:
@@ -267,6 +276,7 @@ class CacheNames:
             if kind == "self" or not own:
                 assert layer.keys is not None and layer.values is not None
                 yield from (layer.keys, layer.values)
+        yield from (cache[index].recent[name] for index, name in self.recent)
 
     def fill(
         self,
@@ -282,6 +292,9 @@ class CacheNames:
                 cache[index].extend(keys, values, mask)
             else:
                 cache[index].store_memory(keys, values, source_mask)
+        rest = tensors[2 * len(self.sites) :]
+        for (index, name), tensor in zip(self.recent, rest, strict=True):
+            cache[index].recent[name] = tensor
 
 
 def _table_graph(model: TableModel, reference: TableBatch) -> Graph:

@@ -1,7 +1,7 @@
 """What is exported: a model, the run of a text task, or a table estimator."""
 
 import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -11,10 +11,13 @@ from torch import nn
 
 from addnorm.core.errors import ExportRefusedError, UserError
 from addnorm.data.tokenizer import Tokenizer
+from addnorm.exporters.report import is_export
+from addnorm.loading import load
 from addnorm.measure.sites import find_stacks, unwrap_model
-from addnorm.models import Model, load
+from addnorm.models import Model
 from addnorm.models.base import CONFIG_FILE
 from addnorm.models.tabular import TableModel
+from addnorm.train.checkpoint import STATE_FILE
 from addnorm.train.run_folder import ARRANGEMENT
 from addnorm.train.trained_run import TrainedRun
 from addnorm.wirings.admin import Admin
@@ -92,6 +95,11 @@ def open_source(what: Any) -> ExportSource:
 
 
 def _open_folder(folder: Path) -> ExportSource:
+    if is_export(folder):
+        raise UserError(
+            f"{folder}: expected the folder of a run, of a saved model or of a fit, got an export; "
+            "export the original again"
+        )
     if (folder / ESTIMATOR_FILE).is_file():
         from addnorm.tabular.fit_run import CONFIG, open_run  # scikit-learn is optional
 
@@ -103,12 +111,22 @@ def _open_folder(folder: Path) -> ExportSource:
         return open_source(load_estimator(folder))
     if (folder / ARRANGEMENT).is_file():
         return _from_run(TrainedRun.open(folder, device="cpu"))
+    if (folder / STATE_FILE).is_file():
+        return _from_run(_open_checkpoint(folder.resolve()))
     if (folder / CONFIG_FILE).is_file():
         return open_source(load(folder))
     raise UserError(
         f"expected the folder of a run, of a saved model or of a fit, got {folder}"
         f"{'' if folder.is_dir() else ', which is no folder'}"
     )
+
+
+def _open_checkpoint(folder: Path) -> TrainedRun:
+    """Return the run of a checkpoint, `checkpoints/step-N`, with the weights of that checkpoint."""
+    model = load(folder)
+    run = TrainedRun.open(folder.parents[1], device="cpu")
+    step = int(folder.name.removeprefix("step-"))
+    return replace(run, model=model, step=step, is_best=True)
 
 
 def _from_run(run: TrainedRun) -> ExportSource:

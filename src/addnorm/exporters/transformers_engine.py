@@ -14,6 +14,7 @@ from addnorm.data.tokenizer import PAD, SPECIALS
 from addnorm.decode.engine import InferenceEngine
 from addnorm.decode.greedy import Hypothesis, make_hypothesis
 from addnorm.decode.options import DecodingOptions
+from addnorm.decode.sampling import sample_tokens, uniform_draws
 from addnorm.decode.stepper import Sentence, pad_tokens
 from addnorm.interop.transformers_compat import transformers_library
 from addnorm.models import Config
@@ -98,21 +99,17 @@ class TransformersEngine(InferenceEngine):
             )
         settings: dict[str, Any] = {
             "num_beams": options.beam,
-            "num_return_sequences": options.nbest,
-            "do_sample": options.is_sampling,
+            "num_return_sequences": options.nbest if options.beam > 1 else 1,
+            "do_sample": False,  # samples are drawn by `_Sampler`
             "eos_token_id": end,
             "pad_token_id": PAD,
             "suppress_tokens": [number for number in range(len(SPECIALS)) if number != end],
             "return_dict_in_generate": True,
-            "output_scores": True,
+            "output_logits": options.beam == 1,
+            "output_scores": options.beam > 1,
         }
         if options.beam > 1:
             settings["length_penalty"] = 1.0 if options.length_penalty == "mean" else 0.0
-        if options.is_sampling:
-            torch.manual_seed(options.seed)
-            names = ("temperature", "top_k", "top_p", "min_p")
-            chosen = {name: getattr(options, name) for name in names}
-            settings |= {"top_k": 0} | {n: v for n, v in chosen.items() if v is not None}
         return settings
 
     def _generate(
@@ -122,7 +119,10 @@ class TransformersEngine(InferenceEngine):
         options: DecodingOptions,
         end: int,
     ) -> Iterator[list[Hypothesis]]:
-        limit, prefixes = batch[0].limit, [sentence.prefix for sentence in batch]
+        limit = batch[0].limit
+        if options.is_sampling:  # one row per sample
+            batch = [sentence for sentence in batch for _ in range(options.nbest)]
+        prefixes = [sentence.prefix for sentence in batch]
         if self.config.kind == "seq2seq":
             ids, mask = pad_tokens([sentence.source for sentence in batch], self.device)
             inputs = {"decoder_input_ids": torch.tensor(prefixes)}
@@ -133,19 +133,23 @@ class TransformersEngine(InferenceEngine):
         else:
             raise UserError(f"expected a model that generates text, got kind {self.config.kind!r}")
         mask = torch.ones_like(ids) if mask is None else mask.long()
+        if options.is_sampling:
+            settings = settings | {"logits_processor": [_Sampler(batch, options, given)]}
         with torch.inference_mode(), quiet_transformers():
             output = self._model.generate(
                 ids, attention_mask=mask, max_new_tokens=limit, **inputs, **settings
             )
-        rows = output.sequences[:, given:].tolist()
-        scores = self._scores(output, options)
+        rows = [_cut(row, end) for row in output.sequences[:, given:].tolist()]
+        scores = self._scores(output, rows, options)
         for start in range(0, len(rows), options.nbest):
             yield [
-                make_hypothesis(_cut(rows[row], end), scores[row], end)
+                make_hypothesis(rows[row], scores[row], end)
                 for row in range(start, start + options.nbest)
             ]
 
-    def _scores(self, output: Any, options: DecodingOptions) -> list[float]:
+    def _scores(
+        self, output: Any, rows: Sequence[Sequence[int]], options: DecodingOptions
+    ) -> list[float]:
         """Return the sums of log-probabilities."""
         if options.beam > 1:
             ranks: Tensor = output.sequences_scores
@@ -153,10 +157,31 @@ class TransformersEngine(InferenceEngine):
                 return [float(rank) for rank in ranks]
             steps = (output.beam_indices >= 0).sum(1)
             return [float(rank * step) for rank, step in zip(ranks, steps, strict=True)]
-        scores = self._model.compute_transition_scores(
-            output.sequences, output.scores, normalize_logits=True
-        )
-        return [float(row[row.isfinite()].sum()) for row in scores]
+        log_probs = torch.stack(output.logits, 1).double().log_softmax(-1)  # (rows, steps, vocab)
+        return [
+            float(steps[: len(row)].gather(1, torch.tensor(row)[:, None]).sum())
+            for steps, row in zip(log_probs, rows, strict=True)
+        ]
+
+
+class _Sampler:
+    """Logits processor that leaves one token per row, with the draws of `addnorm.decode`.
+
+    Args:
+        sentences: sentence of each row; the samples of a sentence follow each other
+        options: filters, number of samples and seed
+        given: tokens before the first generated one
+    """
+
+    def __init__(self, sentences: Sequence[Sentence], options: DecodingOptions, given: int) -> None:
+        numbers = [(sentence.number, row % options.nbest) for row, sentence in enumerate(sentences)]
+        self.options, self.given = options, given
+        self.draws = uniform_draws(options.seed, numbers, sentences[0].limit)
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        step = input_ids.shape[1] - self.given
+        token = sample_tokens(scores, self.draws[:, step], self.options)
+        return torch.full_like(scores, -torch.inf).scatter(1, token[:, None], 0.0)
 
 
 @contextmanager

@@ -111,6 +111,10 @@ class HeadVariant:
     """Rules of the tensors outside of the backbone."""
     read: Reader = field(default=lambda f: {})
     """Fields of our config that the head determines."""
+    absent: tuple[str, ...] = ()
+    """As `Family.absent`, outside of the backbone."""
+    shifts_labels: bool = True
+    """Whether a language model compares the logits of a token with the label of the next one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,6 +131,8 @@ class Family:
     """Rules of the backbone's tensors."""
     constants: tuple[Constant, ...] = ()
     """Tensors that are not weights."""
+    absent: tuple[str, ...] = ()
+    """Ends of names of our biases that the class may lack; they are 0 and stay so in training."""
     numbering: PositionNumbering | Callable[[Mapping[str, Any]], PositionNumbering] = field(
         default_factory=PositionNumbering
     )

@@ -27,6 +27,7 @@ from addnorm.interop.families import (
     modernbert,  # noqa: F401 registers its families
     seq2seq,  # noqa: F401 registers its families
     vision,  # noqa: F401 registers its families
+    whisper,  # noqa: F401 registers its families
 )
 from addnorm.interop.family import Family, HeadVariant, find_family
 from addnorm.interop.hf_model import HFModel, HFOrigin
@@ -59,6 +60,9 @@ def from_hf(hf_model: Any) -> HFModel:
     mapper = WeightMapper(family, variant, f"{hf_model.base_model_prefix}.", model)
     pairs = mapper.match_tensors(theirs)
     model.load_state_dict(mapper.to_ours(pairs, theirs), assign=True, strict=False)
+    frozen = mapper.freeze_absent(pairs)
+    if frozen:
+        reader.notes.append(f"biases that the class lacks stay 0: {', '.join(frozen[:3])}")
     origin = HFOrigin(
         model_class=type(hf_model),
         config=copy.deepcopy(hf_model.config),

@@ -15,6 +15,7 @@ from addnorm.interop.family import HeadVariant, PositionNumbering, find_family
 from addnorm.interop.greedy import SpecialTokens, greedy_decoder, greedy_seq2seq
 from addnorm.interop.verify import check_arrangement, verify_copy
 from addnorm.interop.weight_mapping import TensorPair, WeightMapper
+from addnorm.kernels.cross_entropy import IGNORE_INDEX
 from addnorm.models import (
     Classifier,
     Config,
@@ -78,6 +79,9 @@ class HFModel(TrainingInterface):
         return self.model.loss_type
 
     def compute_loss(self, logits: Tensor, labels: Tensor, num_items: Any = None) -> Tensor:
+        if not self.variant.shifts_labels:  # undo the shift of our loss
+            logits = torch.cat((logits, logits[:, -1:]), 1)
+            labels = torch.cat((torch.full_like(labels[:, :1], IGNORE_INDEX), labels), 1)
         return self.model.compute_loss(logits, labels, num_items)
 
     def get_input_embeddings(self) -> nn.Module:

@@ -154,8 +154,8 @@ def _describe_model(model: Model) -> dict[str, Any]:
         for name, value in config.model_dump().items()
         if name not in (*CALL_FIELDS, *SHAPE_FIELDS, *RATE_FIELDS)
     }
-    if config.scale is None:
-        fields["scale"] = (config.head_dim or config.dim // config.heads) ** -0.5
+    if config.attention_scale is None:
+        fields["attention_scale"] = (config.head_dim or config.dim // config.heads) ** -0.5
     for index, stack in enumerate(model.stacks):
         prefix = f"stacks[{index}]." if len(model.stacks) > 1 else ""
         fields |= {f"{prefix}{name}": value for name, value in stack.arrangement.items()}

@@ -21,6 +21,7 @@ from addnorm.core.errors import UserError
 from addnorm.interop.family import Constant, Family, HeadVariant, WeightRule
 from addnorm.models import Model
 from addnorm.stacks import Decoder, Encoder
+from addnorm.wirings.decorator_base import Decorator
 
 Shapes = Sequence[torch.Size]
 
@@ -116,6 +117,7 @@ class WeightMapper:
             for constant in (each, Constant(prefix + each.theirs, each.value, each.why))
         ]
         self.model = model
+        self.absent_names = (*family.absent, *variant.absent)
         self.state = {
             name: value
             for name, value in model.state_dict().items()
@@ -137,8 +139,7 @@ class WeightMapper:
             else pair
             for pair in pairs
         ]
-        used = {ours for pair in pairs for ours in pair.ours}
-        missing = [name for name in self.state if name not in used]
+        missing = [name for name in self._find_unmatched(pairs) if not self._may_lack(name)]
         problems = [f"unknown tensors: {_format_names(unknown)}"] if unknown else []
         problems += (
             [f"missing tensors, by addnorm name: {_format_names(missing)}"] if missing else []
@@ -147,11 +148,29 @@ class WeightMapper:
             raise UserError(f"expected the tensors of its class, got {'; '.join(problems)}")
         return pairs
 
+    def _find_unmatched(self, pairs: Sequence[TensorPair]) -> list[str]:
+        """Return the names of our tensors without a counterpart."""
+        used = {ours for pair in pairs for ours in pair.ours}
+        return [name for name in self.state if name not in used]
+
+    def _may_lack(self, name: str) -> bool:
+        return bool(self.absent_names) and name.endswith(self.absent_names)
+
+    def freeze_absent(self, pairs: Sequence[TensorPair]) -> list[str]:
+        """Freeze our biases that the class lacks, and return their names."""
+        names = self._find_unmatched(pairs)
+        for name in names:
+            self.model.get_parameter(name).requires_grad_(False)
+        return names
+
     def to_ours(
         self, pairs: Sequence[TensorPair], theirs: Mapping[str, Tensor]
     ) -> dict[str, Tensor]:
         """Return our state dict as a copy of their tensors."""
-        state: dict[str, Tensor] = {}
+        like = next(iter(theirs.values()))
+        state: dict[str, Tensor] = {
+            name: like.new_zeros(self.state[name].shape) for name in self._find_unmatched(pairs)
+        }
         for pair in pairs:
             value = theirs[pair.theirs].detach()
             if pair.constant is not None:
@@ -197,6 +216,12 @@ class WeightMapper:
                 f"to_hf: expected the weights that from_hf created, got none of {changed[0]}; "
                 "undo replaced modules, pruning and quantization, and merge adapters first"
             )
+        for name in self._find_unmatched(pairs):
+            if bool(state[name].any()):
+                raise UserError(
+                    f"to_hf: expected {name} to stay 0, because the class has no such bias, got "
+                    "other values"
+                )
         for pair in pairs:
             if pair.constant is None:
                 key = (pair.ours, pair.transform.replace("alias", "same"))
@@ -236,17 +261,20 @@ class WeightMapper:
         stack = getattr(self.model, stack_name, None)
         if not isinstance(stack, Encoder | Decoder):
             return ours
+        path, wiring = "wiring", stack.wiring
+        while isinstance(wiring, Decorator):  # Granite: scaled(pre_ln)
+            path, wiring = f"{path}.inner", wiring.inner
         if not rest.startswith("{i}."):
-            return ours.replace(".final_norm", ".wiring.final_norm")
+            return ours.replace(".final_norm", f".{path}.final_norm")
         kinds = stack.plan.kinds
         _, kind, rest = rest.split(".", 2)
         site = layer * len(kinds) + kinds.index(kind)
         attribute = {"norm": "norms", "outer_norm": "outer_norms"}.get(rest)
         if attribute is None:
             return f"{stack_name}.sublayers.{site}.{rest}"
-        norms = getattr(stack.wiring, attribute, ())
+        norms = getattr(wiring, attribute, ())
         index = layer if len(norms) == stack.plan.depth else site  # one norm per layer, or per site
-        return f"{stack_name}.wiring.{attribute}.{index}"
+        return f"{stack_name}.{path}.{attribute}.{index}"
 
     def _check_constant(self, constant: Constant, name: str, value: Tensor) -> None:
         if constant.value == "unused":

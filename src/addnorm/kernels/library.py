@@ -120,6 +120,17 @@ def data_ptr_or_null(tensor: Tensor | None) -> int:
     return 0 if tensor is None else tensor.data_ptr()
 
 
+def is_exporting() -> bool:
+    """Return whether torch.export is tracing.
+
+    torch before 2.7 cannot tell this from torch.compile, so compiled graphs count, too; they then
+    consist of torch's own operations.
+    """
+    if hasattr(torch.compiler, "is_exporting"):
+        return torch.compiler.is_exporting()
+    return torch.compiler.is_compiling()
+
+
 def is_eager() -> bool:
     """Return whether operations run immediately.
 
@@ -127,9 +138,7 @@ def is_eager() -> bool:
     to choose an implementation would fix that size in the graph.
     """
     return not (
-        torch.compiler.is_compiling()
-        or torch.compiler.is_exporting()
-        or torch._C._get_tracing_state() is not None
+        torch.compiler.is_compiling() or is_exporting() or torch._C._get_tracing_state() is not None
     )
 
 
@@ -160,12 +169,7 @@ def can_use_native(min_features: int, x: Tensor, *others: Tensor | None) -> bool
         x: the largest input
         others: further inputs
     """
-    if (
-        torch.compiler.is_exporting()
-        or not x.is_cpu
-        or x.numel() < min_features
-        or not get_availability()
-    ):
+    if is_exporting() or not x.is_cpu or x.numel() < min_features or not get_availability():
         return False
     if torch.compiler.is_compiling():
         return True

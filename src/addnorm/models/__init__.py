@@ -7,6 +7,7 @@ from addnorm.models.config import Config
 from addnorm.models.language import LanguageModel, MaskedLM, PrefixLM
 from addnorm.models.output import ModelOutput
 from addnorm.models.presets import PRESETS, Preset
+from addnorm.models.scale_groups import scale_groups
 from addnorm.models.seq2seq import Seq2Seq
 
 __all__ = [
@@ -22,4 +23,5 @@ __all__ = [
     "Seq2Seq",
     "build",
     "load",
+    "scale_groups",
 ]

@@ -5,12 +5,13 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
+from typing_extensions import Self
 
 from addnorm.core.display import render_html
 from addnorm.core.errors import UserError
@@ -26,9 +27,11 @@ from addnorm.core.validation import check_path
 from addnorm.kernels.cross_entropy import LossSums, cross_entropy
 from addnorm.models.check_config import check_matches_config
 from addnorm.models.config import CONFIG_EDIT_HINT, CONFIG_HINT, Config
+from addnorm.models.scaling import compare_outer_weights, outer_init_ratios, wide_config
 from addnorm.models.training_interface import TrainingInterface
 from addnorm.stacks import Decoder, Encoder, Stack
 from addnorm.stacks.init import check_seed, init_weight_, reset_all_parameters
+from addnorm.stacks.scaling import ParameterSize
 
 WEIGHTS_FILE, CONFIG_FILE = "model.safetensors", "config.json"
 
@@ -62,15 +65,36 @@ class WiredModule(nn.Module, ABC):
             for stack in self.stacks:
                 stack.init_weights(scheme=scheme)
             wiring = self.stacks[-1].wiring
-            for role, weight in self.outer_weights():
+            for (role, weight), (factor, ratios) in zip(
+                self.outer_weights(), self._outer_ratios(), strict=True
+            ):
                 init_weight_(
                     weight,
                     scheme=wiring.scheme if scheme is None else scheme,
                     role=role,
-                    gain=wiring.gain(role),
+                    gain=wiring.gain(role) * factor,
+                    ratios=ratios,
                 )
         self.after_step()
         return self
+
+    def outer_sizes(self, ratio: float) -> list[ParameterSize]:
+        """Return what a scale must know about each of `outer_weights`.
+
+        ratio: width of the model over that of the scale's base
+        """
+        return [
+            ParameterSize("vector" if role == "bias" else "table")
+            for role, _ in self.outer_weights()
+        ]
+
+    def _outer_ratios(self) -> list[tuple[float, tuple[float, float]]]:
+        """Return the factor on the deviation of each outer weight, and its axes over the base's."""
+        rule = self.stacks[-1].scale_rule
+        if rule is None:
+            return [(1.0, (1.0, 1.0)) for _ in self.outer_weights()]
+        sizes = self.outer_sizes(rule.width_ratio(self.stacks[-1].plan.dim))
+        return [outer_init_ratios(rule, size) for size in sizes]
 
     def calibrate(self, *inputs: Tensor, **options: Tensor | None) -> None:
         """Run the data-dependent initialization of wirings that have one (Admin) on a batch.
@@ -126,12 +150,18 @@ class Model(TrainingInterface, WiredModule):
     @abstractmethod
     def stacks(self) -> tuple[Encoder | Decoder, ...]: ...
 
+    def outer_sizes(self, ratio: float) -> list[ParameterSize]:
+        with torch.device("meta"):
+            wide = type(self)(wide_config(self.config))
+        return compare_outer_weights(self.outer_weights(), wide.outer_weights(), ratio)
+
     def _repr_html_(self) -> str:
         config = self.config
         facts: dict[str, object] = {
             "kind": config.kind,
             "wiring": config.wiring,
             "norm": config.norm,
+            "scale": config.scale,
         }
         facts |= {"depth": config.depth, "dim": config.dim, "heads": config.heads}
         facts["parameters"] = f"{sum(weight.numel() for weight in self.parameters()):,}"
@@ -271,8 +301,10 @@ def make_stack(stack_class: type[Encoder] | type[Decoder], config: Config, **cha
             "heads": config.heads,
             "wiring": config.wiring,
             "norm": config.norm,
+            "scale": config.scale,
             "positions": config.positions,
             "embed_norm": config.embed_norm,
+            "embed_dim": config.embed_dim,
             "dropout": config.dropout,
             **config.layer_options,
             **changes,

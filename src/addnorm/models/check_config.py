@@ -9,7 +9,6 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 
 from addnorm.core.errors import UserError
-from addnorm.sublayers.positions import LearnedPositions
 
 TOLERANCE = 1e-4
 """Largest allowed difference, relative to the largest output. Both models run the same code."""
@@ -93,12 +92,8 @@ def _make_inputs(model: Any) -> tuple[Any, ...]:
         shape = (1, config.channels, config.image, config.image)
         waves = torch.arange(shape[1] * shape[2] * shape[3], device=weight.device).sin()
         return (waves.view(shape).to(weight.dtype),)
-    lengths = [
-        stack.positions.length
-        for stack in model.stacks
-        if isinstance(stack.positions, LearnedPositions)
-    ]
-    length = min([4, *lengths])
+    limits = (stack.positions.length for stack in model.stacks)
+    length = min(4, *(limit or 4 for limit in limits))
     numbers = torch.arange(2 * length, device=weight.device).view(2, length) * 7 + 5
     ids = numbers % (config.vocab or 1)
     if config.kind == "seq2seq":

@@ -13,7 +13,7 @@ from addnorm.models.base import Model, make_stack
 from addnorm.models.config import Config
 from addnorm.models.embeddings import PatchEmbedding, TokenEmbedding
 from addnorm.models.keyword_inputs import accept_keyword_inputs
-from addnorm.norms.base import check_mask
+from addnorm.norms.base import check_mask, make_norm
 from addnorm.stacks import Encoder
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -26,7 +26,9 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 class Classifier(Model):
     """Encoder with a classification head on its first token or on the mean of all tokens.
 
-    logits = W pool(encoder(embed(ids))) + b,    with pooler: W act(W_p pool(...) + b_p) + b
+    logits = W pool(encoder(embed(ids))) + b,    with pooler: W N(act(W_p pool(...) + b_p)) + b
+
+    N: pooler_norm, none unless given
 
     Without `classes` the model returns the hidden states. Devlin et al., BERT, 2018, arXiv
     1810.04805; images: Dosovitskiy et al., ViT, 2020, arXiv 2010.11929.
@@ -44,6 +46,7 @@ class Classifier(Model):
         self.dropout = Dropout(config.dropout)
         self.encoder = make_stack(Encoder, config)
         self.pooler = nn.Linear(config.dim, config.dim) if config.pooler else None
+        self.pooler_norm = make_norm(config.pooler_norm, config.dim)
         self.act = ACTIVATIONS[config.pooler_activation]
         self.head = nn.Linear(config.dim, config.classes) if config.classes else None
         self.init_weights()
@@ -54,6 +57,7 @@ class Classifier(Model):
 
     def outer_weights(self) -> Iterator[tuple[str, Tensor]]:
         yield from self.embed.weights()
+        yield from self.encoder.input_weights()
         for linear in (self.pooler, self.head):
             if linear is not None:
                 yield "ffn_in", linear.weight
@@ -79,20 +83,20 @@ class Classifier(Model):
             mask: (B, L) boolean, True at valid tokens
 
         Returns:
-            (B, dim) pooled vectors, after the pooler if there is one; the hidden states without
-            pooling.
+            (B, dim) pooled vectors, after the pooler if there is one; (B, L, dim) vectors of all
+            tokens without pooling.
         """
         check_mask(mask, hidden)
         if self.config.pooling == "none":
-            return hidden
-        if self.config.pooling == "cls":
+            y = hidden
+        elif self.config.pooling == "cls":
             y = hidden[:, 0]
         elif mask is None:
             y = hidden.mean(1)
         else:
             valid = mask.unsqueeze(-1).to(hidden.dtype)
             y = (hidden * valid).sum(1) / valid.sum(1).clamp_min(1)
-        return y if self.pooler is None else self.act(self.pooler(y))
+        return y if self.pooler is None else self.pooler_norm(self.act(self.pooler(y)))
 
     @property
     def returns_hidden_states(self) -> bool:  # type: ignore[override]

@@ -18,6 +18,7 @@ from addnorm.core.validation import (
     Width,
 )
 from addnorm.norms.base import registry as norms
+from addnorm.scales import Scale, make_scale
 from addnorm.stacks.layer_config import LayerConfig
 from addnorm.sublayers.positions import registry as positions
 from addnorm.wirings.base import registry as wirings
@@ -69,6 +70,9 @@ class Config(FrozenConfig):
     """Wiring of the sub-layers, as a call string."""
     norm: str = "layer"
     """Norm that the wiring uses, as a call string."""
+    scale: str | None = None
+    """Rule for another size than that of a base model, as a call string: mup, depth_mup, completep.
+    A number is the former form of `attention_scale`."""
     encoder_wiring: str | None = None
     """Wiring of the encoder; `wiring` if None (seq2seq)."""
     encoder_norm: str | None = None
@@ -80,6 +84,9 @@ class Config(FrozenConfig):
     """Norm of the rows of the token embedding, at input and output: fixnorm or none."""
     embed_norm: str = "none"
     """Norm of the embedding, after positions are added."""
+    embed_dim: Width | None = None
+    """Width of embedding, positions and `embed_norm`, before a linear map to `dim` (ELECTRA); `dim`
+    without that map if None (masked_lm with head_layer, classifier of tokens)."""
     embed_scale: PositiveFloat | Literal["sqrt_dim"] = 1.0
     """Factor on the token embedding, before positions are added."""
     types: int = Field(0, ge=0, le=MAX_WIDTH)
@@ -94,6 +101,8 @@ class Config(FrozenConfig):
     """Soft cap c of the logits, c * tanh(logit / c)."""
     head_layer: bool = False
     """Whether linear layer, activation and norm precede the output projection (masked_lm)."""
+    head_activation: str | None = None
+    """Activation of `head_layer`; `activation` if None (masked_lm)."""
 
     ffn_dim: Size | None = None
     """Hidden width of the feed-forward; a multiple of `dim` that fits the activation if None."""
@@ -111,12 +120,25 @@ class Config(FrozenConfig):
     """Whether the attention's output projection has a bias; `bias` if None."""
     ffn_bias: bool | None = None
     """Whether the feed-forward has biases; `bias` if None."""
-    scale: PositiveFloat | None = None
+    attention_scale: PositiveFloat | None = None
     """Factor on query-key products; 1 / sqrt(head_dim) if None."""
     cap: PositiveFloat | None = None
     """Soft cap of the attention logits."""
     window: Size | tuple[Size | None, ...] | None = None
     """Window of self-attention in tokens; a tuple is repeated over the layers."""
+
+    gate: Literal["none", "element", "head"] = "none"
+    """Sigmoid gate of the outputs of attention heads."""
+    sink: Literal["none", "learned", "off_by_one"] = "none"
+    """Addend of the denominator of attention's softmax: learned per head, or 1."""
+    exclusive: bool = False
+    """Whether self-attention returns nothing along a token's own value."""
+    value_residual: Literal["none", "half", "scalar", "token"] = "none"
+    """Mixture of the values of self-attention with those of the first layer."""
+    value_embed: bool = False
+    """Whether every second layer has a table of values per token (lm, prefix_lm)."""
+    canon: str = ""
+    """Places of Canon layers, letters of ABCD (lm, prefix_lm)."""
 
     classes: Size | None = None
     """Number of classes; None returns the hidden states (classifier)."""
@@ -127,6 +149,8 @@ class Config(FrozenConfig):
     """Whether a linear layer and an activation follow the pooling (BERT)."""
     pooler_activation: Literal["tanh", "relu", "gelu"] = "tanh"
     """Activation of the pooler: tanh in BERT, relu in DistilBERT, gelu in ELECTRA."""
+    pooler_norm: str = "none"
+    """Norm after the activation of the pooler (ModernBERT)."""
     image: Size | None = None
     """Side of an image in pixels; None for tokens (classifier)."""
     patch: Size | None = None
@@ -147,11 +171,23 @@ class Config(FrozenConfig):
         """Return a copy with some fields changed."""
         return Config(**self.model_dump() | changes)
 
+    @model_validator(mode="before")
+    @classmethod
+    def _rename_number(cls, values: Any) -> Any:
+        """Read a number in `scale` as `attention_scale`, as files of earlier versions have it."""
+        number = values.get("scale") if isinstance(values, dict) else None
+        if isinstance(number, int | float) and not isinstance(number, bool):
+            values = values | {"scale": None, "attention_scale": number}
+        return values
+
     @model_validator(mode="after")
     def _check_consistency(self) -> "Config":
+        if self.scale is not None:
+            make_scale(self.scale)
         for wiring in (self.wiring, self.encoder_wiring or self.wiring):
             wirings.resolve(wiring)
-        for norm in (self.norm, self.encoder_norm or self.norm, self.embed_norm, self.table_norm):
+        own = (self.norm, self.encoder_norm or self.norm, self.embed_norm, self.table_norm)
+        for norm in (*own, self.pooler_norm):
             norms.resolve(norm)
         positions.resolve(self.positions)
         for name, kinds in _FIELD_KINDS.items():
@@ -175,8 +211,10 @@ class Config(FrozenConfig):
             raise ValueError(
                 f"class_tokens: expected 1 for a model without images, got {self.class_tokens}"
             )
-        if self.pooling == "none" and self.pooler:
-            raise ValueError("pooler: expected False with pooling='none', got True")
+        if self.embed_dim is not None and self.kind == "masked_lm" and not self.head_layer:
+            raise ValueError(
+                "head_layer: expected True with embed_dim, got False; it maps dim to embed_dim"
+            )
         self._reject_unused(reads_images)
         if reads_images and self.image and self.patch:
             tokens = (self.image // self.patch) ** 2 + self.class_tokens
@@ -195,10 +233,13 @@ class Config(FrozenConfig):
         for name, is_unused, reason in (
             ("types", reads_images, "an image has no segments"),
             ("embed_scale", reads_images, "an image has no token embedding"),
+            ("embed_dim", reads_images, "an image has no token embedding"),
             ("table_norm", reads_images, "an image has no token embedding"),
             ("channels", not reads_images, "tokens have no channels"),
             ("pooling", not has_pooling, "a model without classes or pooler does not pool"),
             ("pooler_activation", not self.pooler, "the model has no pooler"),
+            ("pooler_norm", not self.pooler, "the model has no pooler"),
+            ("head_activation", not self.head_layer, "the model has no head_layer"),
         ):
             default = type(self).model_fields[name].default
             if is_unused and getattr(self, name) != default:
@@ -223,23 +264,46 @@ class Config(FrozenConfig):
         return self
 
     @property
+    def embedding_width(self) -> int:
+        """Number of features of the token embedding."""
+        return self.dim if self.embed_dim is None else self.embed_dim
+
+    @property
     def embedding_factor(self) -> float:
-        """Value of `embed_scale` as a number."""
-        return math.sqrt(self.dim) if self.embed_scale == "sqrt_dim" else float(self.embed_scale)
+        """Value of `embed_scale` as a number; with a scale, that of the base model."""
+        is_root = self.embed_scale == "sqrt_dim"
+        return math.sqrt(self.base_dim) if is_root else float(self.embed_scale)
+
+    @property
+    def head_layer_activation(self) -> str:
+        """Name of the activation of `head_layer`."""
+        return self.head_activation or self.activation
 
     @property
     def head_factor(self) -> float:
-        """Value of `head_scale` as a number."""
-        return self.dim**-0.5 if self.head_scale == "rsqrt_dim" else float(self.head_scale)
+        """Value of `head_scale` as a number; with a scale, that of the base model over m_N."""
+        is_root = self.head_scale == "rsqrt_dim"
+        factor = self.base_dim**-0.5 if is_root else float(self.head_scale)
+        return factor if self.scale is None else factor * self._rule.output_multiplier(self.dim)
+
+    @property
+    def base_dim(self) -> int:
+        """Width of the base model of the scale; `dim` without one."""
+        return self.dim if self.scale is None else self._rule.base_dim or self.dim
+
+    @property
+    def _rule(self) -> Scale:
+        assert self.scale is not None
+        return make_scale(self.scale)
 
     @property
     def layer_options(self) -> dict[str, Any]:
-        """Fields that `LayerConfig` takes."""
+        """Fields that `Encoder` and `Decoder` take besides their arguments."""
         return {
             name: getattr(self, name)
-            for name in LayerConfig.__dataclass_fields__
+            for name in (*LayerConfig.__dataclass_fields__, "attention_scale")
             if name in _FIELD_NAMES
-        }
+        } | {"value_embed": self.vocab if self.value_embed else None}
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields that differ from their defaults."""
@@ -271,15 +335,20 @@ _FIELD_KINDS = {
     "encoder_wiring": ("seq2seq",),
     "encoder_norm": ("seq2seq",),
     "types": ("masked_lm", "classifier"),
+    "embed_dim": ("masked_lm", "classifier"),
     "head_bias": ("lm", "prefix_lm", "masked_lm", "seq2seq"),
     "head_scale": ("lm", "prefix_lm", "masked_lm", "seq2seq"),
     "head_cap": ("lm", "prefix_lm", "masked_lm", "seq2seq"),
+    "value_embed": ("lm", "prefix_lm"),
+    "canon": ("lm", "prefix_lm"),
     "channels": ("classifier",),
     "head_layer": ("masked_lm",),
+    "head_activation": ("masked_lm",),
     "classes": ("classifier",),
     "pooling": ("classifier",),
     "pooler": ("classifier",),
     "pooler_activation": ("classifier",),
+    "pooler_norm": ("classifier",),
     "image": ("classifier",),
     "patch": ("classifier",),
     "class_tokens": ("classifier",),

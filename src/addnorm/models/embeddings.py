@@ -33,9 +33,10 @@ class TokenEmbedding(nn.Module):
     def __init__(self, config: Config, vocab: int) -> None:
         super().__init__()
         self.vocab, self.factor = vocab, config.embedding_factor
-        self.table = nn.Parameter(torch.empty(vocab, config.dim))
+        width = config.embedding_width
+        self.table = nn.Parameter(torch.empty(vocab, width))
         self.norm = _row_norm(config)
-        self.types = nn.Parameter(torch.empty(config.types, config.dim)) if config.types else None
+        self.types = nn.Parameter(torch.empty(config.types, width)) if config.types else None
 
     def forward(self, ids: Tensor, type_ids: Tensor | None = None) -> Tensor:
         """Embed tokens.
@@ -143,7 +144,8 @@ class Unembedding(nn.Module):
     def __init__(self, config: Config, vocab: int) -> None:
         super().__init__()
         self.factor, self.cap = config.head_factor, config.head_cap
-        self.table = None if config.tied else nn.Parameter(torch.empty(vocab, config.dim))
+        shape = (vocab, config.embedding_width)
+        self.table = None if config.tied else nn.Parameter(torch.empty(shape))
         self.norm = None if config.tied else _row_norm(config)
         self.bias = nn.Parameter(torch.empty(vocab)) if config.head_bias else None
 
@@ -206,5 +208,5 @@ def _look_up(name: str, ids: Tensor, table: Tensor) -> Tensor:
 
 def _row_norm(config: Config) -> Norm | None:
     """Return the norm of the table rows; None instead of NoNorm, which would cast the table."""
-    norm = make_norm(config.table_norm, config.dim)
+    norm = make_norm(config.table_norm, config.embedding_width)
     return None if isinstance(norm, NoNorm) else norm

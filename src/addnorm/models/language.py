@@ -15,7 +15,7 @@ from addnorm.models.keyword_inputs import accept_keyword_inputs
 from addnorm.norms import make_norm
 from addnorm.stacks import Decoder, Encoder
 from addnorm.sublayers import KVCache, masks
-from addnorm.sublayers.feedforward import PLAIN_ACTIVATIONS
+from addnorm.sublayers.activations import PLAIN_ACTIVATIONS
 
 
 class LanguageModel(Model):
@@ -66,8 +66,9 @@ class LanguageModel(Model):
         visible: (B, L, L) boolean, tokens that may be attended to instead of a causal mask
         """
         x = self.dropout(self.embed(ids))
+        context = {"ids": ids} if self.decoder.takes_ids else {}
         return self.decoder(
-            x, mask=mask, cache=cache, position_index=position_index, visible=visible
+            x, mask=mask, cache=cache, position_index=position_index, visible=visible, **context
         )
 
     @accept_keyword_inputs(input_ids="ids", attention_mask="mask", position_ids="position_index")
@@ -159,16 +160,19 @@ class MaskedLM(Model):
     def __init__(self, config: Config) -> None:
         super().__init__(config)
         assert config.vocab is not None
-        if config.head_layer and config.activation not in PLAIN_ACTIVATIONS:
+        activation = config.head_layer_activation
+        if config.head_layer and activation not in PLAIN_ACTIVATIONS:
+            name = "activation" if config.head_activation is None else "head_activation"
             raise UserError(
-                f"activation: expected one without a gate for head_layer, got "
-                f"{config.activation!r}; choose one of {', '.join(PLAIN_ACTIVATIONS)}"
+                f"{name}: expected one without a gate for head_layer, got {activation!r}; choose "
+                f"one of {', '.join(PLAIN_ACTIVATIONS)}, for the head alone by head_activation"
             )
         self.embed = TokenEmbedding(config, config.vocab)
         self.dropout = Dropout(config.dropout)
         self.encoder = make_stack(Encoder, config)
-        self.head_matrix = nn.Linear(config.dim, config.dim) if config.head_layer else None
-        self.head_norm = make_norm(config.norm if config.head_layer else "none", config.dim)
+        width = config.embedding_width
+        self.head_matrix = nn.Linear(config.dim, width) if config.head_layer else None
+        self.head_norm = make_norm(config.norm if config.head_layer else "none", width)
         self.head = Unembedding(config, config.vocab)
         self.init_weights()
 
@@ -178,6 +182,7 @@ class MaskedLM(Model):
 
     def outer_weights(self) -> Iterator[tuple[str, Tensor]]:
         yield from self.embed.weights()
+        yield from self.encoder.input_weights()
         yield from self.head.weights()
         if self.head_matrix is not None:
             yield "ffn_in", self.head_matrix.weight
@@ -219,5 +224,6 @@ class MaskedLM(Model):
         """
         h = self.hidden(ids, mask=mask, type_ids=type_ids, position_index=position_index)
         if self.head_matrix is not None:
-            h = self.head_norm(PLAIN_ACTIVATIONS[self.config.activation](self.head_matrix(h)))
+            activation = PLAIN_ACTIVATIONS[self.config.head_layer_activation]
+            h = self.head_norm(activation(self.head_matrix(h)))
         return self.head(h, self.embed)

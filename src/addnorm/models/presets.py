@@ -165,7 +165,7 @@ _ROWS: list[tuple[str, str, str, int, dict[str, Any]]] = [
         60_506_624,
         {
             "kind": "seq2seq", "vocab": 32128, "dim": 512, "depth": 6, "heads": 8, "head_dim": 64,
-            "norm": "rms", "positions": "t5", "bias": False, "scale": 1.0,
+            "norm": "rms", "positions": "t5", "bias": False, "attention_scale": 1.0,
             "head_scale": "rsqrt_dim", "dropout": 0.1, "attention_dropout": 0.1,
             "activation_dropout": 0.1,
         },
@@ -214,7 +214,7 @@ _ROWS: list[tuple[str, str, str, int, dict[str, Any]]] = [
             **_LLAMA, "kind": "lm", "vocab": 256000, "dim": 2304, "depth": 26, "heads": 8,
             "kv_heads": 4, "head_dim": 256, "ffn_dim": 9216, "wiring": "sandwich",
             "norm": "rms(gain=one_plus)", "activation": "geglu_tanh", "embed_scale": "sqrt_dim",
-            "scale": 256**-0.5, "cap": 50.0, "head_cap": 30.0, "window": (4096, None),
+            "attention_scale": 256**-0.5, "cap": 50.0, "head_cap": 30.0, "window": (4096, None),
         },
     ),
     (

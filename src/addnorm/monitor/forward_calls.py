@@ -3,12 +3,13 @@
 A hook on the model catches the arguments of its first call and removes itself. A second hook keeps
 references to the calls since the last update, with the state of the random generators, so that a
 step with a NaN can run again. Neither changes a call. The second hook is not used for compiled
-models, where it would become part of the compiled code.
+models. A model that is compiled after its hooks were registered executes the first one as part of
+the compiled code, where it stores the arguments and nothing else.
 """
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -32,6 +33,11 @@ class ForwardCall:
     rng_state: Tensor | None = None
     device_rng_state: Tensor | None = None
     """States of the generators of the CPU and of the model's accelerator before the call."""
+
+    def copy_arguments(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Return copies of the arguments, for a model that changes what it is given."""
+        args, kwargs = cut_batch((self.args, self.kwargs), None)
+        return args, kwargs
 
     @contextmanager
     def same_autocast(self) -> Iterator[None]:
@@ -109,14 +115,30 @@ class _CompiledCallHook:
         self._module._compiled_call_impl = self._compiled
 
 
+class _InertObserver:
+    """What a copy of a monitored model has in place of its observer."""
+
+    is_inert = True
+
+    def _catch(self, *args: Any) -> None:
+        pass
+
+    _keep = _catch
+
+
 class CallObserver:
     """Hooks that catch calls of a model.
+
+    A model that is copied or saved while it is observed takes neither hooks nor inputs along.
 
     Args:
         model: the model as the training loop calls it
         examples: number of examples of the first call to copy
         keep_calls: whether to keep the calls of the current step
     """
+
+    is_inert = False
+    """Whether it belongs to a copy; `copy.deepcopy` keeps the functions of bound methods."""
 
     def __init__(self, model: nn.Module, *, examples: int, keep_calls: bool) -> None:
         self.example: ForwardCall | None = None
@@ -128,9 +150,13 @@ class CallObserver:
         self._examples: int | None = examples
         self._handles: list[Any] = []
         self._first: Any = None
+        self._compiled_call: list[Any] = [None]
         self._accelerator = next(
             (p.device for p in model.parameters() if p.device.type not in ("cpu", "meta")), None
         )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _InertObserver, ()
 
     @property
     def is_cut(self) -> bool:
@@ -140,14 +166,28 @@ class CallObserver:
     def use(self, example: ForwardCall) -> None:
         """Use these arguments instead of those of a call."""
         self.example, self._examples = example, None
-        if self._first is not None:
-            self._first.remove()
-            self._first = None
+        self._stop_catching()
 
-    def retry_whole_batch(self) -> None:
-        """Catch the next call again, with all examples."""
-        self.example, self._examples = None, None
+    def find_example(self) -> ForwardCall | None:
+        """Return the arguments to measure; None if the model was not called in training yet."""
+        if self.example is None and self._compiled_call[0] is not None:
+            args, kwargs = self._compiled_call[0]
+            self._compiled_call[0] = None
+            self._set_example(args, kwargs)
+        return self.example
+
+    def retry(self, examples: int | None) -> None:
+        """Catch the next call again, with this number of its examples; with all if None."""
+        self.example, self._examples = None, examples
         self._catch_next()
+
+    def use_whole_batch(self) -> None:
+        """Use all examples of the current step's first call; of the next call if it is not kept."""
+        self.retry(None)
+        if self.step_calls:
+            first = self.step_calls[0]
+            args, kwargs = first.copy_arguments()
+            self.use(replace(first, args=args, kwargs=kwargs))
 
     def attach(self) -> None:
         """Register the hooks."""
@@ -167,25 +207,38 @@ class CallObserver:
 
     def detach(self) -> None:
         """Remove all hooks and release the kept calls."""
-        for handle in [*self._handles, *([self._first] if self._first is not None else [])]:
+        self._stop_catching()
+        for handle in self._handles:
             handle.remove()
-        self._handles, self._first, self.step_calls = [], None, []
+        self._handles, self.step_calls = [], []
+
+    def _stop_catching(self) -> None:
+        if self._first is not None:
+            self._first.remove()
+            self._first = None
 
     def _catch(self, module: nn.Module, args: Any, kwargs: dict[str, Any]) -> None:
-        if not torch.is_grad_enabled() or self._first is None:
-            return  # a validation pass
-        self._first.remove()
-        self._first = None
+        if self.is_inert or not torch.is_grad_enabled():
+            return  # a copy of the model, or a validation pass
+        if torch.compiler.is_compiling():  # more than this would break the graph
+            self._compiled_call[0] = (args, kwargs)
+            return
+        self._set_example(args, kwargs)
+
+    def _set_example(self, args: Any, kwargs: dict[str, Any]) -> None:
+        self._stop_catching()
         args, kwargs = cut_batch((args, kwargs), self._examples)
         self.example = ForwardCall(args=args, kwargs=kwargs, autocast=self._read_autocast())
 
     def _keep(self, module: nn.Module, args: Any, kwargs: dict[str, Any]) -> None:
-        if torch.compiler.is_compiling() or not torch.is_grad_enabled() or not module.training:
+        if self.is_inert or torch.compiler.is_compiling():
+            return
+        if not torch.is_grad_enabled() or not module.training:
             return
         accelerator = self._accelerator
         call = ForwardCall(
-            args=args,
-            kwargs=kwargs,
+            args=map_tensors(args, _keep_tensor),  # new containers, as models may empty them
+            kwargs=map_tensors(kwargs, _keep_tensor),
             autocast=self._read_autocast(),
             rng_state=torch.get_rng_state(),
             device_rng_state=(
@@ -203,3 +256,7 @@ class CallObserver:
             for device in sorted(devices)
             if torch.is_autocast_enabled(device)
         )
+
+
+def _keep_tensor(tensor: Tensor) -> Tensor:
+    return tensor

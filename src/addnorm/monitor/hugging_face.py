@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from addnorm.measure.sites import unwrap_model
 from addnorm.monitor.monitor import Monitor
 from addnorm.monitor.sinks import MetricsSink
 
@@ -33,6 +34,8 @@ class MonitorCallback(TrainerCallback, ExportableState):
     Args:
         every: measure step 1 and every update divisible by this number
         folder: folder of `rows.jsonl`; `monitor` inside the Trainer's `output_dir` by default
+        example: inputs that are measured, as for `addnorm.Monitor`; by default those of the first
+            step, which differ after a checkpoint
         trainer: the one whose loggers (`report_to`) also get a summary of each look; a callback
             does not know its Trainer, so pass it here and use `trainer.add_callback`
         sinks: further sinks, as for `addnorm.Monitor`
@@ -44,16 +47,19 @@ class MonitorCallback(TrainerCallback, ExportableState):
         every: int = 50,
         folder: str | Path | None = None,
         *,
+        example: Any = None,
         trainer: Any = None,
         sinks: Sequence[Any] = (),
         doctor: bool = True,
     ) -> None:
         Monitor.check_interval(every)
         self.every, self.folder, self.trainer = every, folder, trainer
+        self.example = example
         self.sinks, self.doctor = sinks, doctor
         self.monitor: Monitor | None = None
         """The monitor, while and after the Trainer trains."""
         self.monitor_state: dict[str, Any] | None = None
+        self._logged_step = -1
 
     def state(self) -> dict[str, Any]:
         """Return arguments and state of the monitor for a checkpoint of the Trainer."""
@@ -67,8 +73,12 @@ class MonitorCallback(TrainerCallback, ExportableState):
     ) -> None:
         """Start the monitor, after a checkpoint where it stood."""
         if self.monitor is not None:
+            if self.monitor.is_open and self.monitor.model is unwrap_model(model):
+                self.monitor.warn("callbacks: expected this MonitorCallback once, got it twice")
+                return
             self.monitor.close()
-        sinks = [*self.sinks]
+        self._logged_step = -1
+        sinks = list(self.sinks) if isinstance(self.sinks, list | tuple) else [self.sinks]
         if self.trainer is not None:
             sinks.append(MetricsSink(lambda values, _step: self.trainer.log(values)))
         self.monitor = Monitor(
@@ -76,6 +86,7 @@ class MonitorCallback(TrainerCallback, ExportableState):
             kwargs.get("optimizer"),
             every=self.every,
             folder=self.folder or Path(args.output_dir) / DEFAULT_FOLDER,
+            example=self.example,
             sinks=sinks,
             doctor=self.doctor,
         )
@@ -92,16 +103,17 @@ class MonitorCallback(TrainerCallback, ExportableState):
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
         """Take loss and gradient norm from the log of the Trainer."""
-        if self.monitor is None or not logs:
+        if self.monitor is None or not self.monitor.is_open or not logs:
             return
         if "eval_loss" in logs:
             self.monitor.log("loss", logs["eval_loss"], split="valid")
-        if "loss" in logs:
+        if "loss" in logs and state.global_step != self._logged_step:
+            self._logged_step = state.global_step  # a callback that is listed twice is called twice
             self._finish_look(args, logs.get("grad_norm"), logs["loss"])
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Write pending rows and remove all hooks."""
-        if self.monitor is not None:
+        if self.monitor is not None and self.monitor.is_open:
             self._finish_look(args)
             self.monitor.close()
 

@@ -7,6 +7,7 @@ A `LightningModule` is seldom called itself; its `training_step` calls a module 
 measures the module that is called in the first step, the largest if there are several.
 """
 
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from addnorm.core.errors import MonitorWarning
 from addnorm.monitor.forward_calls import CallObserver
 from addnorm.monitor.monitor import Monitor
 from addnorm.monitor.sinks import MetricsSink
@@ -30,6 +32,7 @@ except ImportError:
         ) from None
 
 DEFAULT_FOLDER = "monitor"
+CHECKPOINT_KEY = "addnorm_monitor"
 
 
 class MonitorCallback(Callback):
@@ -39,6 +42,8 @@ class MonitorCallback(Callback):
         every: measure step 1 and every update divisible by this number
         folder: folder of `rows.jsonl`; `monitor` inside the Trainer's log folder by default
         module: module to measure; by default the largest that the first training step calls
+        example: inputs that are measured, as for `addnorm.Monitor`; by default those of the first
+            step
         log: whether the Trainer's loggers also get a summary of each look
         sinks: further sinks, as for `addnorm.Monitor`
         doctor: whether to audit the model at the first step and log the findings
@@ -50,6 +55,7 @@ class MonitorCallback(Callback):
         folder: str | Path | None = None,
         *,
         module: nn.Module | None = None,
+        example: Any = None,
         log: bool = True,
         sinks: Sequence[Any] = (),
         doctor: bool = True,
@@ -57,25 +63,35 @@ class MonitorCallback(Callback):
         super().__init__()
         Monitor.check_interval(every)
         self.every, self.folder, self.module = every, folder, module
+        self.example = example
         self.log, self.sinks, self.doctor = log, sinks, doctor
         self.monitor: Monitor | None = None
         """The monitor, from the first update on."""
         self._saved_state: dict[str, Any] | None = None
         self._first_step = 0
-        self._is_updating = False
+        self._is_training, self._is_updating = False, False
+        self._finished_batch: tuple[int, int] | None = None
         self._observers: list[CallObserver] = []
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return the state of the monitor for a checkpoint."""
-        return {} if self.monitor is None else {"monitor": self.monitor.state_dict()}
+    # Lightning refuses two callbacks of one class that have a `state_dict`.
 
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+    def on_save_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:
+        """Add the state of the monitor to a checkpoint."""
+        if self.monitor is not None:
+            checkpoint[CHECKPOINT_KEY] = self.monitor.state_dict()
+
+    def on_load_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:
         """Keep the state of a checkpoint until the monitor starts."""
-        self._saved_state = state_dict.get("monitor")
+        self._saved_state = checkpoint.get(CHECKPOINT_KEY)
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         """Observe the calls of the modules until the first update."""
+        if self._is_training:
+            text = "callbacks: expected this MonitorCallback once, got it twice"
+            warnings.warn(text, MonitorWarning, stacklevel=2)
+            return
         self._close()
+        self._is_training, self._is_updating, self._finished_batch = True, False, None
         self.monitor, self._first_step = None, trainer.global_step
         modules = [self.module] if self.module is not None else [pl_module, *pl_module.children()]
         self._observers = [
@@ -88,17 +104,21 @@ class MonitorCallback(Callback):
 
     def on_before_optimizer_step(self, trainer: Any, pl_module: Any, optimizer: Any) -> None:
         """Measure before an update; gradients are unscaled and not clipped yet."""
+        if self._is_updating:
+            return  # a further optimizer of the same batch
         if self.monitor is None:
-            self.monitor = self._start(trainer, pl_module, optimizer)
+            self.monitor = self._start(trainer, pl_module)
         self._is_updating = True
-        self.monitor.before_update()
+        self.monitor.before_update(optimizer=optimizer)
 
     def on_train_batch_end(
         self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """Finish the measurement of an update, and judge the loss."""
-        if self.monitor is None:
+        number = (trainer.current_epoch, batch_idx)
+        if self.monitor is None or number == self._finished_batch:
             return
+        self._finished_batch = number
         if self._is_updating:
             self._is_updating = False
             self.monitor.after_update()
@@ -122,19 +142,20 @@ class MonitorCallback(Callback):
         self._close("interrupted")
 
     def _close(self, ending: str = "done") -> None:
+        self._is_training = False
         for observer in self._observers:
             observer.detach()
         if self.monitor is not None:
             self.monitor.close(ending)
 
-    def _start(self, trainer: Any, pl_module: Any, optimizer: Any) -> Monitor:
+    def _start(self, trainer: Any, pl_module: Any) -> Monitor:
         """Return the monitor of the module that the first step called."""
         called = [observer for observer in self._observers if observer.example is not None]
         for observer in self._observers:
             observer.detach()
         chosen = max(called, key=lambda each: _count(each.target)) if called else None
         modules = [pl_module] if self.module is None else [self.module]
-        sinks = [*self.sinks]
+        sinks = list(self.sinks) if isinstance(self.sinks, list | tuple) else [self.sinks]
         if self.log:
             sinks += [_make_logger_sink(logger) for logger in trainer.loggers]
         monitor = Monitor(
@@ -142,7 +163,7 @@ class MonitorCallback(Callback):
             every=self.every,
             folder=self.folder
             or Path(trainer.log_dir or trainer.default_root_dir) / DEFAULT_FOLDER,
-            example=None if chosen is None else chosen.example,
+            example=chosen.example if self.example is None and chosen is not None else self.example,
             sinks=sinks,
             doctor=self.doctor,
         )

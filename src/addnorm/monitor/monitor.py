@@ -3,26 +3,35 @@
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 from weakref import WeakSet
 
 from torch import Tensor, nn
+from torch.optim import Optimizer
+from typing_extensions import Self
 
 from addnorm.core.errors import UserError
-from addnorm.core.rows import Row, thinned_interval
+from addnorm.core.rows import Row
 from addnorm.doctor.model_trace import to_call_arguments
 from addnorm.doctor.report import Finding
+from addnorm.doctor.trace.errors import describe_exception
 from addnorm.measure.monitor import is_due
 from addnorm.measure.sites import unwrap_model
 from addnorm.measure.spikes import SpikeDetector
 from addnorm.monitor.diagnosis.diagnose import diagnose_findings, diagnose_rows
 from addnorm.monitor.diagnosis.sentence import Sentence
 from addnorm.monitor.forward_calls import CallObserver, ForwardCall, cut_batch
-from addnorm.monitor.optimizer_hooks import StepHooks, shares_parameters, unwrap_optimizers
+from addnorm.monitor.losses import LossRecord
+from addnorm.monitor.optimizer_hooks import (
+    StepHooks,
+    read_learning_rate,
+    shares_parameters,
+    unwrap_optimizers,
+)
 from addnorm.monitor.preparation import explain_unsupported
 from addnorm.monitor.problems import Problems
 from addnorm.monitor.row_store import RowStore
-from addnorm.monitor.sinks import JsonLines, make_sink
+from addnorm.monitor.sinks import make_sinks
 from addnorm.monitor.site_meter import SiteMeter
 from addnorm.monitor.sites.planned_sites import is_sharded
 from addnorm.monitor.sites.site_plan import Site
@@ -30,8 +39,6 @@ from addnorm.sublayers.base import check_positive_int
 
 BURST_STEPS = 8
 """Steps that are measured after a loss spike or a non-finite value."""
-MAX_DENSE_LOSSES = 20_000
-"""Losses that are written step by step; later ones thin out as the measured steps do."""
 MAX_NONFINITE_SEARCHES = 3
 _OPEN: "WeakSet[Monitor]" = WeakSet()
 
@@ -84,29 +91,29 @@ class Monitor:
         self.check_interval(every)
         check_positive_int("examples", examples)
         self.model, self.every = unwrap_model(model), every
+        if folder is not None and not isinstance(folder, str | Path):
+            raise UserError(f"folder: expected a path, got {type(folder).__name__}")
         self.folder = None if folder is None else Path(folder)
         self._optimizers = unwrap_optimizers(optimizer)
         self._problems = Problems(self._turn_off)
-        files = [] if self.folder is None else [JsonLines(self.folder)]
-        made = [make_sink(sink, folder) for sink in sinks]
-        self._store = RowStore([*files, *made], self._problems.warn)
+        self._store = RowStore(make_sinks(sinks, self.folder), self._problems.warn)
+        self._losses = LossRecord(self._store, self._problems.warn)
         self._observer = CallObserver(model, examples=examples, keep_calls=keep_batch)
         self._meter = SiteMeter(
             self.model, self._observer, optimizers=self._optimizers, audit=doctor,
             folder=self.folder, warn=self._problems.warn,
         )  # fmt: skip
         self._hooks: StepHooks | None = None
-        self._detector = SpikeDetector()
         self._is_off, self._is_open = False, False
         self._is_measured, self._is_manual = False, False
         self._step, self._judged_step = 0, 0
         self._burst_end, self._searches = 0, 0
-        self._losses: list[float] = []
+        self._entered = 0
         self._look: list[Row] = []
         self._learning_rates: list[Row] = []
         self._open()
         if example is not None:
-            self._use_example(example)
+            self._use_example(example, examples)
 
     @staticmethod
     def check_interval(every: int) -> None:
@@ -116,12 +123,15 @@ class Monitor:
     # the training loop
 
     def __enter__(self) -> Self:
+        self._entered += 1
         if not self._is_open:
             self._open()
         return self
 
     def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
-        self.close(ending="done" if error is None else "interrupted")
+        self._entered -= 1
+        if not self._entered:
+            self.close(ending="done" if error is None else "interrupted")
 
     def step(self, loss: Any = None) -> list[dict[str, Any]]:
         """Judge the loss after an update; return the rows of this step if it was measured.
@@ -139,28 +149,30 @@ class Monitor:
                 self._before_update(updates=False)
                 self._after_update()
             if loss is not None:
-                self._add_loss(loss)
+                self._losses.add(loss)
             if self._step == self._judged_step:
                 return []  # a micro-batch, or a skipped update
             self._judged_step = self._step
-            self._judge_loss()
+            if self._losses.judge(self._step):
+                self._start_burst(self._step)
             look, self._look = self._look, []
             if look:
                 self._store.flush()
             return [dict(row) for row in look]
         return []
 
-    def before_update(self, step: int | None = None) -> None:
+    def before_update(self, step: int | None = None, *, optimizer: Any = None) -> None:
         """Measure before an update, if the monitor has no optimizer; gradients must be final.
 
         Args:
             step: number of the step, from 1; by default the one after the last
+            optimizer: optimizer whose learning rate is recorded
         """
         self._is_manual = True
         if self._is_usable("before_update"):
             if step is not None:
                 self._step = step - 1
-            self._before_update()
+            self._before_update(rates=unwrap_optimizers(optimizer))
 
     def after_update(self) -> list[dict[str, Any]]:
         """Measure after the update that `before_update` announced; return the rows of the step."""
@@ -177,6 +189,8 @@ class Monitor:
             value: the number
             split: train or valid
         """
+        if not self._is_usable("log"):
+            return
         self._store.add(
             {"step": self._step, "name": name, "value": float(value), "split": split, "site": None}
         )
@@ -221,6 +235,15 @@ class Monitor:
         """What cannot be measured, one line each."""
         return tuple(dict.fromkeys([*self._meter.notes, *self._problems.texts]))
 
+    @property
+    def is_open(self) -> bool:
+        """Whether it measures: from its creation to `close`, and inside `with` again."""
+        return self._is_open
+
+    def warn(self, text: str) -> None:
+        """Show a warning once, and keep it in `notes`."""
+        self._problems.warn(text)
+
     def rows(self) -> list[dict[str, Any]]:
         """Return all rows measured so far: dicts with `name`, `step`, `site` and `value`.
 
@@ -238,12 +261,12 @@ class Monitor:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the number of the step and the state of the spike detector, for a checkpoint."""
-        return {"step": self._step, "detector": self._detector.to_dict()}
+        return {"step": self._step, "detector": self._losses.detector.to_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue after the step at which `state_dict` was called."""
         self._step = self._judged_step = int(state["step"])
-        self._detector = SpikeDetector.from_dict(state["detector"])
+        self._losses.detector = SpikeDetector.from_dict(state["detector"])
 
     def close(self, ending: str = "done") -> None:
         """Write pending rows and remove all hooks.
@@ -255,6 +278,11 @@ class Monitor:
             return
         self._is_open = False
         self._detach()
+        if self._losses.is_pending and not self._step and not self._is_off:
+            self._problems.warn(
+                "optimizer: expected its step to be called, got losses without any; pass the "
+                "optimizer that the training loop calls, or use before_update and after_update"
+            )
         if self._step:
             row = {"step": self._step, "name": "ended", "value": self._step, "site": None}
             self._store.add({**row, "ending": ending})
@@ -262,7 +290,13 @@ class Monitor:
 
     # one update
 
-    def _before_update(self, gradient_scale: float | Tensor = 1.0, *, updates: bool = True) -> None:
+    def _before_update(
+        self,
+        gradient_scale: float | Tensor = 1.0,
+        *,
+        updates: bool = True,
+        rates: Sequence[Optimizer] = (),
+    ) -> None:
         self._is_measured = False
         if self._is_off:
             return
@@ -278,7 +312,7 @@ class Monitor:
                     self._store.add(*self._meter.find_nonfinite(step))
             if due or step <= self._burst_end:
                 self._is_measured = True
-                self._learning_rates = self._read_learning_rate(step)
+                self._learning_rates = read_learning_rate(step, rates or self._optimizers)
                 self._meter.measure(step, gradient_scale, updates=updates)
 
     def _after_update(self) -> None:
@@ -290,37 +324,6 @@ class Monitor:
         with self._problems.guard("the measurement"):
             self._look = [*self._meter.finish(), *self._learning_rates]
             self._store.add(*self._look)
-
-    def _read_learning_rate(self, step: int) -> list[Row]:
-        """Return the row of the first learning rate, before a scheduler changes it."""
-        rates = [group.get("lr") for each in self._optimizers for group in each.param_groups]
-        if not rates or rates[0] is None:
-            return []
-        return [{"step": step, "name": "lr", "value": float(rates[0]), "site": None}]
-
-    def _add_loss(self, loss: Any) -> None:
-        try:
-            self._losses.append(float(loss.detach() if isinstance(loss, Tensor) else loss))
-        except (TypeError, ValueError, RuntimeError):
-            shape = f" of shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else ""
-            self._problems.warn(
-                f"loss: expected a number, got {type(loss).__name__}{shape}; it is not recorded"
-            )
-
-    def _judge_loss(self) -> None:
-        if not self._losses:
-            return
-        loss, step = math.fsum(self._losses) / len(self._losses), self._step
-        self._losses = []
-        row = {"step": step, "value": loss, "site": None}
-        status = self._detector.update(loss)
-        if status != "fine" or step % thinned_interval(1, step, full=MAX_DENSE_LOSSES) == 0:
-            self._store.add({**row, "name": "loss"})
-        if status == "fine":
-            return
-        if status == "spike" or not self._store.has("diverged"):
-            self._store.add({**row, "name": status})
-        self._start_burst(step)
 
     def _start_burst(self, step: int) -> None:
         # Processes that share a model judge different losses, and must measure the same steps.
@@ -363,14 +366,23 @@ class Monitor:
         self._turn_off()
         self._store.flush()
 
-    def _use_example(self, example: Any) -> None:
+    def _use_example(self, example: Any, examples: int) -> None:
+        """Find the sites with these arguments; with those of the first call if they are wrong."""
         if not isinstance(example, ForwardCall):
             args, kwargs = cut_batch(to_call_arguments(example), None)
             example = ForwardCall(args=args, kwargs=kwargs)
+        if self._is_off:
+            return
         self._observer.use(example)
-        if not self._is_off:
-            with self._problems.guard("the search for sites"):
-                self._meter.prepare(step=1)
+        try:
+            self._meter.find_sites(example)
+        except Exception as problem:
+            self._observer.retry(examples)
+            reason = describe_exception(problem.__cause__ or problem)
+            self._problems.warn(
+                f"example: the model does not run on it ({reason}); the inputs of its first "
+                "training call are used instead"
+            )
 
     def _is_usable(self, method: str) -> bool:
         if not self._is_open:

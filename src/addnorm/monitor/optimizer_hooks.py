@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from addnorm.core.errors import UserError
+from addnorm.core.rows import Row
 
 
 def unwrap_optimizers(optimizer: Any) -> list[Optimizer]:
@@ -41,9 +42,18 @@ def shares_parameters(optimizers: Sequence[Optimizer], model: nn.Module) -> bool
     )
 
 
-class StepHooks:
-    """Hooks that run before the first and after the last of some optimizers steps.
+def read_learning_rate(step: int, optimizers: Sequence[Optimizer]) -> list[Row]:
+    """Return the row of the first learning rate; none without an optimizer."""
+    rates = [group.get("lr") for each in optimizers for group in each.param_groups]
+    if not rates or rates[0] is None:
+        return []
+    return [{"step": step, "name": "lr", "value": float(rates[0]), "site": None}]
 
+
+class StepHooks:
+    """Hooks that run before the first and after the last step of the optimizers of an update.
+
+    The update ends when every optimizer has stepped, in any order, or when one of them steps again.
     With a closure, which computes the gradients inside the step, `before` runs after the closure's
     first call. A step that `GradScaler` skips in a fused optimizer is not reported.
 
@@ -60,10 +70,18 @@ class StepHooks:
         after: Callable[[], None],
     ) -> None:
         self._before, self._after = before, after
+        self._count = len({id(optimizer) for optimizer in optimizers})
+        self._started: set[int] = set()
+        """Optimizers that have started their step of the current update."""
+        self._stepped: set[int] = set()
         self._is_skipped = False
         self._handles = [
-            optimizers[0].register_step_pre_hook(self._on_start),
-            optimizers[-1].register_step_post_hook(self._on_end),
+            handle
+            for optimizer in optimizers
+            for handle in (
+                optimizer.register_step_pre_hook(self._on_start),
+                optimizer.register_step_post_hook(self._on_end),
+            )
         ]
 
     def remove(self) -> None:
@@ -80,6 +98,14 @@ class StepHooks:
         found = getattr(optimizer, "found_inf", None)
         self._is_skipped = isinstance(found, Tensor) and bool(found.any())
         if self._is_skipped:
+            return None
+        if id(optimizer) in self._started:
+            if self._stepped:
+                self._finish()
+            self._started = set()  # a step that failed never ended
+        is_first = not self._started
+        self._started.add(id(optimizer))
+        if not is_first:
             return None
         factor: float | Tensor = scale.detach() if isinstance(scale, Tensor) else 1.0
         closure = args[1] if len(args) > 1 else kwargs.get("closure")  # args[0] is the optimizer
@@ -105,5 +131,12 @@ class StepHooks:
         return wrapped
 
     def _on_end(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        if not self._is_skipped:
-            self._after()
+        if self._is_skipped:
+            return
+        self._stepped.add(id(optimizer))
+        if len(self._stepped) == self._count:
+            self._finish()
+
+    def _finish(self) -> None:
+        self._started, self._stepped = set(), set()
+        self._after()

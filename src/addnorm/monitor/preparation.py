@@ -78,6 +78,15 @@ def prepare_sites(
     )
 
 
+def skip_sites(model: nn.Module, call: ForwardCall) -> PreparedSites:
+    """Return a model without sites, of which only gradients and updates can be measured."""
+    plan = SitePlan(sites=())
+    sites = PlannedSites(model, plan, call)
+    return PreparedSites(
+        model=model, plan=plan, sites=sites, example=call, shapes=weight_shapes(model)
+    )
+
+
 def explain_unsupported(model: nn.Module) -> str:
     """Return why a model cannot be measured at all; empty if it can.
 

@@ -1,5 +1,6 @@
 """Problems of a monitor: warnings that are shown once and never stop the training."""
 
+import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -27,7 +28,7 @@ class Problems:
             return
         self.texts.append(text)
         with suppress(MonitorWarning):
-            warnings.warn(text, MonitorWarning, stacklevel=4)
+            warnings.warn(text, MonitorWarning, stacklevel=_find_caller())
 
     @contextmanager
     def guard(self, what: str) -> Iterator[None]:
@@ -40,3 +41,17 @@ class Problems:
                 f"{what} failed ({describe_exception(problem)}); the monitor is off, training "
                 "continues"
             )
+
+
+def _find_caller() -> int:
+    """Return the stack level, for `warn`, of the training code that this package was called from.
+
+    Hooks are called by torch, whose frames are skipped too.
+    """
+    frame, level = sys._getframe(1), 1
+    while frame.f_back is not None:
+        package = frame.f_globals.get("__name__", "").partition(".")[0]
+        if package not in ("addnorm", "torch", "contextlib"):
+            return level
+        frame, level = frame.f_back, level + 1
+    return level

@@ -138,7 +138,7 @@ class WandB(MetricsSink):
 
 
 class MLflow(MetricsSink):
-    """Metrics for the active run of MLflow; without one, MLflow starts it.
+    """Metrics for the active run of MLflow; without one, for a new one that `close` ends.
 
     Args:
         sites: whether to send the number of every site instead of a summary
@@ -146,16 +146,36 @@ class MLflow(MetricsSink):
 
     def __init__(self, *, sites: bool = False) -> None:
         self.mlflow = _require("mlflow", "the MLflow sink")
+        self._has_started_run = False
         super().__init__(self._log, sites=sites)
 
     def _log(self, values: dict[str, float], step: int) -> None:
+        if self.mlflow.active_run() is None:
+            self.mlflow.start_run()
+            self._has_started_run = True
         items = list(values.items())
         for start in range(0, len(items), MAX_MLFLOW_METRICS):
             chunk = dict(items[start : start + MAX_MLFLOW_METRICS])
             self.mlflow.log_metrics(chunk, step=step)
 
+    def close(self) -> None:
+        if self._has_started_run:
+            self.mlflow.end_run()
+
 
 NAMED_SINKS = ("tensorboard", "wandb", "mlflow")
+
+
+def make_sinks(sinks: Any, folder: Path | None) -> list[Sink]:
+    """Return the sinks of a monitor: `rows.jsonl` in its folder, and others.
+
+    Args:
+        sinks: a sink or several, as for `make_sink`
+        folder: folder of the monitor; None writes no file
+    """
+    several = sinks if isinstance(sinks, list | tuple) else [sinks]
+    files = [] if folder is None else [JsonLines(folder)]
+    return [*files, *(make_sink(sink, folder) for sink in several)]
 
 
 def make_sink(sink: Any, folder: str | Path | None) -> Sink:

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from addnorm.measure.monitor import Monitor as StepMeter
 from addnorm.monitor.finite_gradients import GradientCheck
 from addnorm.monitor.forward_calls import CallObserver, ForwardCall
 from addnorm.monitor.nonfinite_source import find_nonfinite
-from addnorm.monitor.preparation import PreparedSites, prepare_sites
+from addnorm.monitor.preparation import PreparedSites, prepare_sites, skip_sites
 from addnorm.monitor.row_store import is_main_process
 from addnorm.monitor.sites.planned_sites import PlannedSites, is_sharded
 from addnorm.monitor.sites.site_plan import Site
@@ -79,7 +80,7 @@ class SiteMeter:
                 "searched again"
             )
             self._prepared = self._meter = None
-        call = self.observer.example
+        call = self.observer.find_example()
         if call is None:
             self.warn(
                 "model: expected a call of the model before the first update, got none; pass "
@@ -87,17 +88,27 @@ class SiteMeter:
             )
             return False
         try:
-            self._find_sites(call)
-        except Exception:
-            if not self.observer.is_cut:
-                raise
-            self.observer.retry_whole_batch()  # part of a batch may not be a valid input
-            return False
+            self.find_sites(call)
+        except Exception as problem:
+            if self.observer.is_cut:  # part of a batch may not be a valid input
+                self.observer.use_whole_batch()
+                return self.observer.example is not None and self.prepare(step, is_due=is_due)
+            self.warn(
+                "model: it does not run again on the inputs of its first call "
+                f"({describe_exception(problem.__cause__ or problem)}); only gradients and updates "
+                "of the whole model are measured"
+            )
+            self._use(skip_sites(self.model, call))
         return True
 
-    def _find_sites(self, call: ForwardCall) -> None:
+    def find_sites(self, call: ForwardCall) -> None:
+        """Find the sites, and audit the model.
+
+        Raises:
+            UserError: the model does not run on the arguments
+        """
         prepared = prepare_sites(self.model, call, optimizers=self.optimizers, audit=self.audit)
-        self._prepared, self.findings = prepared, prepared.findings
+        self.findings = prepared.findings
         self.notes += [note for note in prepared.plan.notes if note not in self.notes]
         if not prepared.plan.sites:
             reason = prepared.plan.notes[0] if prepared.plan.notes else "unknown reason"
@@ -108,12 +119,18 @@ class SiteMeter:
         LOGGER.info("%d residual sites found in %s", len(self.sites), type(self.model).__name__)
         for finding in self.findings:
             LOGGER.log(LOG_LEVELS[finding.severity], "doctor: %s", finding)
+        self._use(prepared)
+        if self.folder is not None and is_main_process():
+            with suppress(OSError):  # the sink of the rows tells it
+                write_facts(self.folder, self.model, prepared)
+
+    def _use(self, prepared: PreparedSites) -> None:
+        """Measure these sites from now on."""
+        self._prepared = prepared
         self._has_probe = bool(prepared.plan.sites)
         self._meter = StepMeter(self.model, sites=prepared.sites, max_entries=MAX_COPIED_ENTRIES)
         if not is_sharded(self.model):
             self._gradient_check = GradientCheck(self.model, prepared.plan)
-        if self.folder is not None and is_main_process():
-            write_facts(self.folder, self.model, prepared)
 
     def measure(self, step: int, gradient_scale: float | Tensor, *, updates: bool) -> None:
         """Measure a step before its update; if the probe fails, measure without it from now on."""
@@ -123,7 +140,7 @@ class SiteMeter:
         options: dict[str, Any] = {"gradient_scale": gradient_scale, "updates": updates}
         if self._has_probe:
             try:
-                meter.measure(step, prepared.example.args, prepared.example.kwargs, **options)
+                meter.measure(step, *prepared.example.copy_arguments(), **options)
                 self._note_missing(prepared.sites)
                 return
             except Exception as problem:
@@ -138,6 +155,13 @@ class SiteMeter:
     def finish(self) -> list[Row]:
         """Return the rows of the step after its update."""
         rows = [] if self._meter is None else self._meter.after_update()
+        total = next((row["value"] for row in rows if row["name"] == "gradient_norm"), 1.0)
+        if total == 0 and not self.optimizers:
+            self.warn(
+                "gradients: expected those of the update, got none; pass the optimizer, or call "
+                "monitor.step before zero_grad"
+            )
+            rows = [row for row in rows if row["name"] != "gradient_norm"]
         return [{"site": None, **row} for row in rows]
 
     def has_finite_gradients(self) -> bool:

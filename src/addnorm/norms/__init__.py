@@ -9,6 +9,7 @@ from addnorm.norms.derf import Derf
 from addnorm.norms.detach import DetachNorm
 from addnorm.norms.dyt import DyT
 from addnorm.norms.fixnorm import FixNorm
+from addnorm.norms.gatednorm import GatedNorm
 from addnorm.norms.group import GroupNorm
 from addnorm.norms.instance import InstanceNorm
 from addnorm.norms.l2 import L2Norm
@@ -17,6 +18,7 @@ from addnorm.norms.none import NoNorm
 from addnorm.norms.power import PowerNorm
 from addnorm.norms.rms import RMSNorm
 from addnorm.norms.scale import ScaleNorm
+from addnorm.norms.seednorm import SeeDNorm
 
 __all__ = [
     "AdaLN",
@@ -27,6 +29,7 @@ __all__ = [
     "DetachNorm",
     "DyT",
     "FixNorm",
+    "GatedNorm",
     "GroupNorm",
     "InstanceNorm",
     "L2Norm",
@@ -36,6 +39,7 @@ __all__ = [
     "PowerNorm",
     "RMSNorm",
     "ScaleNorm",
+    "SeeDNorm",
     "make_norm",
     "registry",
 ]

@@ -15,9 +15,9 @@ from addnorm.sublayers.base import Tap
 from addnorm.wirings.base import DropoutBranch
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass  # neither frozen nor with slots: torch.compile before 2.7 reads no such objects
 class SublayerBranch(DropoutBranch):
-    """branch = dropout(sublayer(h))
+    """branch = dropout(multiplier * sublayer(h))
 
     `apply_sublayer` and `rate` give access to the two parts, for a wiring that fuses dropout, add
     and norm.
@@ -31,6 +31,8 @@ class SublayerBranch(DropoutBranch):
     """Returns the name of the sub-layer for error messages."""
     recompute: bool = False
     """Whether to recompute the sub-layer in the backward instead of saving its activations."""
+    multiplier: float = 1.0
+    """Factor on the output of the sub-layer, of the stack's scale."""
 
     @property
     def rate(self) -> float:
@@ -43,7 +45,16 @@ class SublayerBranch(DropoutBranch):
         return has_hooks(self.dropout)
 
     def apply_sublayer(self, h: Tensor) -> Tensor:
-        """Return sublayer(h), without dropout; raise a UserError if its shape is not that of h."""
+        """Return the branch without dropout; raise a UserError if its shape is not that of h."""
+        branch = self._call_sublayer(h)
+        return branch if self.multiplier == 1 else self.multiplier * branch
+
+    def call_unscaled(self, h: Tensor) -> Tensor:
+        """Return the branch without the factor."""
+        branch = self._call_sublayer(h)
+        return self.dropout(branch) if self.rate else branch
+
+    def _call_sublayer(self, h: Tensor) -> Tensor:
         if self.recompute and torch.is_grad_enabled() and "cache" not in self.kwargs:
             branch = checkpoint(self.sublayer, h, use_reentrant=False, **self.kwargs)
         else:
@@ -61,7 +72,7 @@ class SublayerBranch(DropoutBranch):
         return self.dropout(branch) if self.rate else branch
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass
 class TappedBranch:
     """Branch between two taps; a hook of a tap may replace the tensor."""
 
@@ -70,5 +81,6 @@ class TappedBranch:
     after: Tap
 
     def __call__(self, h: Tensor) -> Tensor:
-        y: Tensor = self.after(self.branch(self.before(h)))
-        return y
+        # A tap sees the branch before the factor of a scale, as the sub-layer returns it.
+        y: Tensor = self.after(self.branch.call_unscaled(self.before(h)))
+        return y if self.branch.multiplier == 1 else self.branch.multiplier * y

@@ -27,10 +27,12 @@ def _fill_truncated_normal(weight: Tensor, std: float) -> Tensor:
     return nn.init.trunc_normal_(weight, std=std, a=-3 * std, b=3 * std)
 
 
-StdFunction = Callable[[int, int, int], float]  # standard deviation from rows, columns and dim
+StdFunction = Callable[
+    [float, float, float], float
+]  # standard deviation from rows, columns and dim
 
 
-def _xavier_std(rows: int, columns: int, dim: int) -> float:
+def _xavier_std(rows: float, columns: float, dim: float) -> float:
     return math.sqrt(2 / (rows + columns))
 
 
@@ -63,7 +65,13 @@ ROLES = (*ATTENTION_ROLES, *FEED_FORWARD_ROLES, "embed", "bias")
 
 @torch.no_grad()
 def init_weight_(
-    weight: Tensor, *, scheme: str, role: str, gain: float = 1.0, rows: int | None = None
+    weight: Tensor,
+    *,
+    scheme: str,
+    role: str,
+    gain: float = 1.0,
+    rows: float | None = None,
+    ratios: tuple[float, float] = (1.0, 1.0),
 ) -> None:
     """Fill a weight in place by scheme and role. A gain of 0 gives zeros.
 
@@ -73,6 +81,8 @@ def init_weight_(
         role: one of `ROLES`
         gain: factor of the standard deviation
         rows: output features of the matrix, if the weight is a part of it
+        ratios: rows and columns over those of the base model of a scale, whose standard deviation
+            is taken
     """
     if not isinstance(scheme, str) or scheme not in SCHEMES:
         raise UserError(unknown_name_message("scheme", str(scheme), SCHEMES))
@@ -91,8 +101,8 @@ def init_weight_(
         if role in FEED_FORWARD_ROLES
         else embed
     )
-    columns = weight.flatten(1).shape[1]
-    rows = weight.shape[0] if rows is None else rows
+    columns = weight.flatten(1).shape[1] / ratios[1]
+    rows = (weight.shape[0] if rows is None else rows) / ratios[0]
     dim = rows if role in ("out", "ffn_out") else columns
     fill(weight, gain * std(rows, columns, dim))
 

@@ -8,8 +8,13 @@ from torch import nn
 
 from addnorm.core.errors import UserError, unknown_name_message
 from addnorm.sublayers import CrossAttention, FeedForward, SelfAttention
+from addnorm.sublayers.activations import is_gated
+from addnorm.sublayers.attention_options.canon import check_places
+from addnorm.sublayers.attention_options.value_residual import VALUE_RESIDUALS
 from addnorm.sublayers.base import check_bool, check_dropout, check_positive_int
-from addnorm.sublayers.feedforward import GATED_ACTIVATIONS
+
+INNER_OPTIONS = ("gate", "sink", "exclusive", "value_residual", "value_embed", "canon")
+"""Options inside attention and feed-forward that few engines know."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,12 +39,27 @@ class LayerConfig:
     """Whether the feed-forward has biases; `bias` if None."""
     scale: float | None = None
     """Factor of query . key; 1 / sqrt(head_dim) if None."""
+    base_head_dim: int | None = None
+    """Features of a head in the base model of a scale; those of this model if None."""
     cap: float | None = None
     """Soft cap of the attention logits; none if None."""
     window: int | tuple[int | None, ...] | None = None
     """Tokens that self-attention sees at most; a tuple is cycled through layer by layer."""
     persistent: int = 0
     """Number of persistent keys and values of self-attention."""
+    gate: str = "none"
+    """Gate of the heads' outputs in all attention: none, element or head."""
+    sink: str = "none"
+    """Addend of the softmax's denominator in all attention: none, learned or off_by_one."""
+    exclusive: bool = False
+    """Whether self-attention returns nothing along a token's own value."""
+    value_residual: str = "none"
+    """Mixture of the values of self-attention with the first layer's: none, half, scalar, token."""
+    value_embed: int | None = None
+    """Rows of tables of values per token, in every second layer, the last included; None for none.
+    The stack is then called with `ids`."""
+    canon: str = ""
+    """Places of Canon layers, such as "ABCD"; decoders only."""
     attention_dropout: float = 0.0
     """Dropout rate of the attention probabilities."""
     activation_dropout: float = 0.0
@@ -52,8 +72,25 @@ class LayerConfig:
             raise UserError("window: expected an integer or a non-empty tuple, got ()")
         if self.ffn_bias is not None:
             check_bool("ffn_bias", self.ffn_bias)
+        check_places(self.canon)
+        if self.value_residual not in VALUE_RESIDUALS:
+            message = unknown_name_message(
+                "value_residual", str(self.value_residual), VALUE_RESIDUALS
+            )
+            raise UserError(message)
         check_dropout("attention_dropout", self.attention_dropout)
         check_dropout("activation_dropout", self.activation_dropout)
+
+    @property
+    def attention_options(self) -> dict[str, Any]:
+        """Options inside sub-layers that differ from their defaults; they decide what is computed
+        from the same weights."""
+        defaults = {name: type(self).__dataclass_fields__[name].default for name in INNER_OPTIONS}
+        return {
+            name: getattr(self, name)
+            for name, default in defaults.items()
+            if getattr(self, name) != default
+        }
 
     @classmethod
     def from_options(cls, stack: str, options: dict[str, Any]) -> "LayerConfig":
@@ -71,14 +108,24 @@ class LayerConfig:
             if getattr(self, name) is not None:
                 check_positive_int(name, getattr(self, name))
         attention = 2 * dim * head_dim * (heads + (self.kv_heads or heads))
-        gates = 2 if str(self.activation) in GATED_ACTIVATIONS else 1
+        gates = 2 if is_gated(self.activation) else 1
         ffn = (1 + gates) * dim * (self.ffn_dim or -(-8 * dim // (1 + gates)))
         return sum(ffn if kind == "ffn" else attention for kind in kinds)
 
     def build_layer(
-        self, number: int, kinds: tuple[str, ...], *, dim: int, heads: int, causal: bool
+        self,
+        number: int,
+        kinds: tuple[str, ...],
+        *,
+        dim: int,
+        heads: int,
+        causal: bool,
+        depth: int,
     ) -> list[nn.Module]:
         """Build the sub-layers of layer `number`, in the order of `kinds`: self, cross, ffn."""
+        if self.canon and not causal:
+            raise UserError(f"canon: expected '' in an encoder, got {self.canon!r}")
+        residual = "source" if self.value_residual != "none" and number == 0 else None
         windows = self.window if isinstance(self.window, tuple) else (self.window,)
         attention: dict[str, Any] = {
             "kv_heads": self.kv_heads,
@@ -87,7 +134,10 @@ class LayerConfig:
             "bias": self.bias,
             "out_bias": self.out_bias,
             "scale": self.scale,
+            "base_head_dim": self.base_head_dim,
             "cap": self.cap,
+            "gate": self.gate,
+            "sink": self.sink,
             "dropout": self.attention_dropout,
         }
         ffn_bias = self.bias if self.ffn_bias is None else self.ffn_bias
@@ -98,6 +148,10 @@ class LayerConfig:
                 causal=causal,
                 window=windows[number % len(windows)],
                 persistent=self.persistent,
+                exclusive=self.exclusive,
+                value_residual=residual or self.value_residual,
+                value_embed=self.value_embed if (depth - 1 - number) % 2 == 0 else None,
+                canon="".join(place for place in self.canon if place in "AB"),
                 **attention,
             ),
             "cross": lambda: CrossAttention(dim, heads, **attention),
@@ -107,6 +161,7 @@ class LayerConfig:
                 activation=self.activation,
                 bias=ffn_bias,
                 dropout=self.activation_dropout,
+                canon="".join(place for place in self.canon if place in "CD"),
             ),
         }
         return [builders[kind]() for kind in kinds]

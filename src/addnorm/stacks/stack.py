@@ -22,12 +22,23 @@ from addnorm.kernels.dropout import Dropout
 from addnorm.kernels.inputs import check_tensor
 from addnorm.norms.base import check_mask
 from addnorm.norms.base import registry as norms
+from addnorm.scales import Scale, make_scale
+from addnorm.scales import registry as scales
 from addnorm.stacks import init
 from addnorm.stacks.arrangement import decode_text, encode_text, format_arrangement
 from addnorm.stacks.branch import SublayerBranch, TappedBranch
 from addnorm.stacks.forward_signature import ForwardSignature, as_sublayer
 from addnorm.stacks.roles import StackRoles
+from addnorm.stacks.scaling import (
+    ParameterSize,
+    apply_residual_multiplier,
+    init_ratios,
+    measure_others,
+    measure_sublayers,
+    measure_wiring,
+)
 from addnorm.stacks.taps import Taps
+from addnorm.sublayers.attention_options.shared_tensors import SharedTensors
 from addnorm.wirings.base import Branch, Observer, State, Wiring
 from addnorm.wirings.base import registry as wirings
 
@@ -41,7 +52,8 @@ class Stack(nn.Module):
     tensor can be one. The stack passes mask, memory, cache and other arguments of its call only to
     sub-layers whose `forward` names them. Weights are not changed before `init_weights()` is
     called. `roles` declares what weights of plain modules are for (`stacks/declared_roles.py`);
-    the others are found by running the modules on random tokens.
+    the others are found by running the modules on random tokens. `scale` is a rule for other sizes
+    than that of a base model (`addnorm list scales`).
 
     Masks are True at valid tokens. If the attribute `recompute` is True, activations inside
     sub-layers are recomputed in the backward instead of saved: less memory, same numbers. If
@@ -65,6 +77,7 @@ class Stack(nn.Module):
         other_depth: int | None = None,
         dropout: float = 0.0,
         roles: Mapping[str, Any] | None = None,
+        scale: str | None = None,
     ) -> None:
         super().__init__()
         kinds = (kinds,) if isinstance(kinds, str) else _as_tuple("kinds", kinds, "names")
@@ -81,11 +94,21 @@ class Stack(nn.Module):
                     f"sub-layer {index} ({type(described[index]).__name__}): expected dim={dim} as "
                     f"in the stack, got {shape.dim}"
                 )
+        self.scale_call = None if scale is None else scales.resolve(scale)
+        self.scale_rule = None if self.scale_call is None else make_scale(self.scale_call)
         self.plan = Plan(
-            role, len(sublayers) // len(kinds), other_depth, kinds, dim, norm_call, shapes
+            role,
+            len(sublayers) // len(kinds),
+            other_depth,
+            kinds,
+            dim,
+            norm_call,
+            shapes,
+            None if self.scale_rule is None else self.scale_rule.base_depth,
         )
         self.sublayers = nn.ModuleList(sublayers)
         self.wiring = wirings.make(self.wiring_call, self.plan)
+        self.branch_multiplier = self._apply_scale()
         self.dropout = Dropout(dropout)
         self.taps = Taps(len(sublayers))
         self.recompute = False
@@ -103,6 +126,7 @@ class Stack(nn.Module):
             "role": self.plan.role,
             "kinds": list(self.plan.kinds),
             **({"other_depth": self.plan.other_depth} if self.plan.other_depth else {}),
+            **({} if self.scale_call is None else {"scale": str(self.scale_call)}),
         }
 
     def forward(
@@ -155,12 +179,14 @@ class Stack(nn.Module):
             init.reset_all_parameters(self)
             for site, sublayer in zip(self.plan.sites, self.sublayers, strict=True):
                 for part in self._roles.iter_weights(site, sublayer):
+                    factor, ratios = init_ratios(self.scale_rule, part, self.plan.dim)
                     init.init_weight_(
                         part.weight,
                         scheme=self.wiring.scheme if scheme is None else scheme,
                         role=part.role,
-                        gain=self.wiring.gain(part.role, site) * part.gain,
+                        gain=self.wiring.gain(part.role, site) * part.gain * factor,
                         rows=part.rows,
+                        ratios=ratios,
                     )
             self.after_step()
         return self
@@ -175,6 +201,29 @@ class Stack(nn.Module):
         for site, sublayer in zip(self.plan.sites, self.sublayers, strict=True):
             for part in self._roles.iter_weights(site, sublayer):
                 yield part.role, part.weight
+
+    def parameter_sizes(self, rule: Scale | None = None) -> dict[int, ParameterSize]:
+        """Return what a scale must know about each parameter, by id.
+
+        rule: the scale; the stack's own if None
+        """
+        rule = self.scale_rule if rule is None else rule
+        parts = [
+            part
+            for site, sublayer in zip(self.plan.sites, self.sublayers, strict=True)
+            for part in self._roles.iter_weights(site, sublayer)
+        ]
+        sizes = measure_wiring(self.wiring, self.plan, self.wiring_call, rule)
+        inside = measure_sublayers(self.sublayers, parts, self.plan, rule)
+        return measure_others(self) | sizes | inside
+
+    def _apply_scale(self) -> float:
+        """Give the wiring its factor of the scale; return the factor that remains for branches."""
+        rule = self.scale_rule
+        if rule is None or rule.depth_exponent is None:
+            return 1.0
+        factor = rule.residual_multiplier(self.plan.depth)
+        return apply_residual_multiplier(self.wiring, factor, scale=self.scale_call)
 
     def no_decay(self) -> set[str]:
         """Return the names of parameters without weight decay: norms, scales, gates, biases."""
@@ -214,13 +263,16 @@ class Stack(nn.Module):
     ) -> Tensor:
         x, context = self._prepare_inputs(x, mask, cond, context)
         wiring = self.wiring.with_context(mask, cond)
-        context = {"mask": mask, "cond": cond} | context
+        context = {"mask": mask, "cond": cond, **context}
         state = self._cast_state(wiring.open(x))
+        shared = SharedTensors()
         run_step = self._tapped_step if self.taps.has_hooks else _plain_step
         for site, sublayer in zip(self.plan.sites, self.sublayers, strict=True):
-            kwargs = self._sublayer_kwargs(site, wiring, context)
+            kwargs = self._sublayer_kwargs(site, wiring, context, shared)
             name = partial(self._describe_sublayer, site)
-            branch = SublayerBranch(sublayer, kwargs, self.dropout, name, self.recompute)
+            branch = SublayerBranch(
+                sublayer, kwargs, self.dropout, name, self.recompute, self.branch_multiplier
+            )
             state = self._cast_state(run_step(wiring, state, site, branch, step))
         return wiring.close(state)
 
@@ -228,6 +280,11 @@ class Stack(nn.Module):
         if self.stream is None:
             return state
         return tuple(x.to(self.stream) if x.is_floating_point() else x for x in state)
+
+    @property
+    def input_dim(self) -> int:
+        """Number of features of the input."""
+        return self.plan.dim
 
     def _prepare_inputs(
         self, x: Tensor, mask: Tensor | None, cond: Tensor | None, context: dict[str, Any]
@@ -253,7 +310,7 @@ class Stack(nn.Module):
         return state
 
     def _sublayer_kwargs(
-        self, site: Site, wiring: Wiring, context: dict[str, Any]
+        self, site: Site, wiring: Wiring, context: dict[str, Any], shared: SharedTensors
     ) -> dict[str, Any]:
         """Return the arguments of a site's sub-layer: its part of the context, and the plugs."""
         signature = self._signatures[site.index]
@@ -262,6 +319,8 @@ class Stack(nn.Module):
             kwargs["cache"] = kwargs["cache"][site.index]
         if "plugs" in signature.names:
             kwargs["plugs"] = wiring.plugs(site)
+        if "shared" in signature.names:
+            kwargs["shared"] = shared
         return kwargs
 
     def _describe_sublayer(self, site: Site) -> str:
@@ -271,10 +330,11 @@ class Stack(nn.Module):
     def _check(
         self, x: Tensor, mask: Tensor | None, cond: Tensor | None, context: dict[str, Any]
     ) -> None:
-        check_tensor("x", x, f"a tensor (..., L, {self.plan.dim})")
-        if x.ndim < 2 or x.shape[-1] != self.plan.dim or not x.is_floating_point():
+        dim = self.input_dim
+        check_tensor("x", x, f"a tensor (..., L, {dim})")
+        if x.ndim < 2 or x.shape[-1] != dim or not x.is_floating_point():
             raise UserError(
-                f"x: expected floating point of shape (..., L, {self.plan.dim}), got {x.dtype} of "
+                f"x: expected floating point of shape (..., L, {dim}), got {x.dtype} of "
                 f"shape {tuple(x.shape)}"
             )
         check_mask(mask, x)
@@ -289,12 +349,12 @@ class Stack(nn.Module):
                 "condition; choose a norm such as ada_ln"
             )
         for name in context:
-            if name == "plugs" or not any(name in each for each in self._signatures):
+            if name in ("plugs", "shared") or not any(name in each for each in self._signatures):
                 raise UserError(
                     f"{name}: expected an argument that a sub-layer names in its forward; no "
                     f"sub-layer of this stack takes {name!r}"
                 )
-        present = {"plugs", *(["mask"] if mask is not None else [])}
+        present = {"plugs", "shared", *(["mask"] if mask is not None else [])}
         present |= {name for name, value in context.items() if value is not None}
         for site, signature in zip(self.plan.sites, self._signatures, strict=True):
             for name in set(signature.required) - present:

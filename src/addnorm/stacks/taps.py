@@ -37,7 +37,7 @@ class Taps(nn.Module):
     @property
     def has_hooks(self) -> bool:
         """Whether any tap has a hook."""
-        return any(tap.has_hooks for place in self.children() for tap in cast(list[Tap], place))
+        return any(tap.has_hooks for place in self.children() for tap in cast("list[Tap]", place))
 
     def get_site_taps(self, site: Site) -> tuple[Tap, Tap, Tap, Tap]:
         """Return the taps read, branch, stream and skip of a site."""

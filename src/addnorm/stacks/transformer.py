@@ -1,19 +1,24 @@
 """Standard encoder and decoder stacks of attention and feed-forward."""
 
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from addnorm.core.errors import UserError
 from addnorm.core.validation import MAX_DEPTH, MAX_WIDTH, check_memory
 from addnorm.kernels.inputs import check_tensor, has_shape
 from addnorm.norms.base import Norm, make_norm
 from addnorm.norms.base import registry as norms
+from addnorm.scales import make_scale
 from addnorm.stacks.layer_config import LayerConfig
 from addnorm.stacks.stack import Stack
 from addnorm.sublayers import KVCache, make_positions
+from addnorm.sublayers.activations import resolve_activation
 from addnorm.sublayers.base import check_input, check_positive_int
+from addnorm.sublayers.head_config import split_dim
 from addnorm.sublayers.masks import is_right_padded
 from addnorm.sublayers.packing import Packing
 from addnorm.sublayers.positions import registry as position_kinds
@@ -47,8 +52,11 @@ class TransformerStack(Stack):
         norm: str = "layer",
         positions: str = "none",
         embed_norm: str = "none",
+        embed_dim: int | None = None,
         dropout: float = 0.0,
         other_depth: int | None = None,
+        scale: str | float | None = None,
+        attention_scale: float | None = None,
         **layer_options: Any,
     ) -> None:
         check_positive_int("depth", depth, max_value=MAX_DEPTH)
@@ -56,11 +64,20 @@ class TransformerStack(Stack):
         check_positive_int("heads", heads)
         causal, paired = self.side == "decoder", other_depth is not None
         kinds = ("self", "cross", "ffn") if causal and paired else ("self", "ffn")
-        config = LayerConfig.from_options(type(self).__name__, layer_options)
+        if scale is not None and not isinstance(scale, str):  # the former name
+            scale, attention_scale = None, scale
+        config = LayerConfig.from_options(
+            type(self).__name__, {"scale": attention_scale, **layer_options}
+        )
+        if scale is not None and config.base_head_dim is None:
+            base = make_scale(scale).find_base_head_dim(
+                dim=dim, heads=heads, head_dim=config.head_dim
+            )
+            config = replace(config, base_head_dim=base)
         if torch.get_default_device().type != "meta":
             num_weights = depth * config.count_weights(kinds, dim=dim, heads=heads)
             check_memory(type(self).__name__, num_weights * torch.get_default_dtype().itemsize)
-        widths: dict[str, Any] = {"dim": dim, "heads": heads, "causal": causal}
+        widths: dict[str, Any] = {"dim": dim, "heads": heads, "causal": causal, "depth": depth}
         layers = [config.build_layer(number, kinds, **widths) for number in range(depth)]
         super().__init__(
             [sublayer for layer in layers for sublayer in layer],
@@ -71,14 +88,22 @@ class TransformerStack(Stack):
             role=self.side if paired else f"{self.side}_only",
             other_depth=other_depth,
             dropout=dropout,
+            scale=scale,
         )
         self.heads, self.layer_config = heads, config
+        self.embed_dim = dim if embed_dim is None else embed_dim
+        check_positive_int("embed_dim", self.embed_dim, max_value=MAX_WIDTH)
         self.positions_call = position_kinds.resolve(positions)
         self.positions = make_positions(
-            positions, dim=dim, heads=heads, head_dim=config.head_dim, causal=causal
+            positions,
+            dim=self.embed_dim,
+            heads=heads,
+            head_dim=config.head_dim or split_dim(dim, heads),
+            causal=causal,
         )
         self.embed_norm_call = norms.resolve(embed_norm)
-        self.embed_norm = make_norm(embed_norm, dim)
+        self.embed_norm = make_norm(embed_norm, self.embed_dim)
+        self.embed_proj = None if embed_dim is None else nn.Linear(embed_dim, dim)
         if causal and not self.embed_norm.causal:
             raise UserError(
                 f"embed_norm: expected a token-wise norm in a decoder, got {embed_norm}, whose "
@@ -93,7 +118,7 @@ class TransformerStack(Stack):
     def forward(
         self, x: Tensor, *, mask: Tensor | None = None, cond: Tensor | None = None, **context: Any
     ) -> Tensor:
-        check_input("the input of this stack", x, self.plan.dim)
+        check_input("the input of this stack", x, self.input_dim)
         masks = mask, context.get("memory_mask")
         if cond is not None or not self._should_pack(x, masks, context):
             return super().forward(x, mask=mask, cond=cond, **context)
@@ -101,12 +126,25 @@ class TransformerStack(Stack):
         index = context.pop("position_index", None)
         index = _position_index(x, mask, None) if index is None else _check_position_index(index, x)
         context |= {"packing": packing, "position_index": packing.pack(index.expand(x.shape[:2]))}
+        if context.get("ids") is not None:
+            context["ids"] = packing.pack(context["ids"])
         if "memory" in context:
             memory = context["memory"]
             memory_packing = _build_packing(memory, context.pop("memory_mask", None))
             context |= {"memory": memory_packing.pack(memory)}
             context["memory_packing"] = memory_packing
         return packing.unpack(super().forward(packing.pack(x), **context))
+
+    @property
+    def input_dim(self) -> int:
+        """Number of features of the input: `embed_dim`."""
+        return self.embed_dim
+
+    def input_weights(self) -> Iterator[tuple[str, Tensor]]:
+        """Yield (role, weight) of the projection of the embedding, if there is one."""
+        if self.embed_proj is not None:
+            yield "ffn_in", self.embed_proj.weight
+            yield "bias", self.embed_proj.bias
 
     def _should_pack(self, x: Tensor, masks: tuple[Any, Any], context: dict[str, Any]) -> bool:
         """Return whether to pack this batch. Invalid arguments are not packed; later checks reject
@@ -132,14 +170,23 @@ class TransformerStack(Stack):
     def arrangement(self) -> dict[str, Any]:
         config = self.layer_config
         optional = {name: str(getattr(config, name)) for name in ("scale", "cap", "window")}
+        if self.scale_call is not None:  # the name `scale` is taken
+            optional = {"attention_scale": optional.pop("scale"), **optional}
         return super().arrangement | {
             "positions": str(self.positions_call),
             "embed_norm": str(self.embed_norm_call),
             "heads": str(self.heads),
-            "activation": config.activation,
+            "activation": resolve_activation(config.activation),
             "qk_norm": str(qk_norms.resolve(config.qk_norm)),
             **{name: value for name, value in optional.items() if value != "None"},
+            **{name: str(value) for name, value in config.attention_options.items()},
+            **({} if self.embed_proj is None else {"embed_dim": str(self.embed_dim)}),
         }
+
+    @property
+    def takes_ids(self) -> bool:
+        """Whether a call needs the token ids, for value embeddings."""
+        return self.layer_config.value_embed is not None
 
     def _prepare_inputs(
         self, x: Tensor, mask: Tensor | None, cond: Tensor | None, context: dict[str, Any]
@@ -169,7 +216,8 @@ class TransformerStack(Stack):
                 context[name] = value
         if self._is_padding_hidden(mask, cache, context):
             context["mask"] = None
-        return self.embed_norm(self.positions.add(x, index), mask=mask, cond=cond), context
+        x = self.embed_norm(self.positions.add(x, index), mask=mask, cond=cond)
+        return x if self.embed_proj is None else self.embed_proj(x), context
 
     def _is_padding_hidden(
         self, mask: Tensor | None, cache: KVCache | None, context: dict[str, Any]
@@ -206,8 +254,9 @@ class Encoder(TransformerStack):
     """Self-attention and feed-forward; every token sees every valid one.
 
     With `other_depth`, the depth of the decoder, it is the encoder of an encoder-decoder pair.
-    `embed_norm` is applied after the positions, before the first layer. Further options are the
-    fields of `LayerConfig`: ffn_dim, activation, kv_heads, qk_norm, bias, window, ...
+    `embed_norm` is applied after the positions, before the first layer. With `embed_dim`, input,
+    positions and this norm have so many features, and a linear map to `dim` follows them. Further
+    options are the fields of `LayerConfig`: ffn_dim, activation, kv_heads, qk_norm, bias, ...
 
     Arguments of the call, after x, (B, L, dim), all by keyword:
 

@@ -16,7 +16,7 @@ from addnorm.sublayers.positions import (
     SinusoidalPositions,
     make_positions,
 )
-from addnorm.sublayers.relative import AlibiBias, T5Bias
+from addnorm.sublayers.relative import AlibiBias, LearnedT5Positions, T5Bias
 from addnorm.sublayers.rotary import RotaryPositions
 
 __all__ = [
@@ -25,6 +25,7 @@ __all__ = [
     "FeedForward",
     "KVCache",
     "LearnedPositions",
+    "LearnedT5Positions",
     "NoPositions",
     "Positions",
     "RotaryPositions",

@@ -1,20 +1,27 @@
 """Self-attention and cross-attention."""
 
+from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from addnorm.core.errors import UserError
+from addnorm.core.errors import UserError, unknown_name_message
 from addnorm.core.plan import Plugs, Shape
 from addnorm.kernels.inputs import check_tensor, has_shape
 from addnorm.norms.base import check_mask
 from addnorm.sublayers import masks
-from addnorm.sublayers.base import check_input, check_positive_int
+from addnorm.sublayers.attention_options.canon import CanonLayer, check_places, run_canon
+from addnorm.sublayers.attention_options.exclusive import remove_own_value
+from addnorm.sublayers.attention_options.shared_tensors import SharedTensors
+from addnorm.sublayers.attention_options.value_embedding import ValueEmbedding
+from addnorm.sublayers.attention_options.value_residual import VALUE_RESIDUALS, ValueResidual
+from addnorm.sublayers.base import check_bool, check_input, check_positive_int
 from addnorm.sublayers.cache import LayerCache
 from addnorm.sublayers.head_config import HeadConfig
-from addnorm.sublayers.multihead import AttentionOutput, MultiHeadAttention
+from addnorm.sublayers.multihead import AttentionOutput, HeadsFunction, MultiHeadAttention
 from addnorm.sublayers.packing import Packing
 from addnorm.sublayers.positions import Rotation
 
@@ -29,6 +36,11 @@ class SelfAttention(MultiHeadAttention):
     causal: whether a token sees only itself and earlier tokens
     window: number of tokens that a token sees, itself and earlier ones; without `causal` as many
         later ones, too
+    exclusive: whether heads return nothing along the token's own value (XSA)
+    value_residual: source (the values are shared with later layers), or half, scalar or token
+        (mixed with those of the source); see `ValueResidual`
+    value_embed: rows of a table of values per token, added to the values; see `ValueEmbedding`
+    canon: places of Canon layers, of "A" (input) and "B" (queries, keys and values)
     options: fields of `HeadConfig`, such as kv_heads, bias, scale, cap, qk_norm, persistent
 
     >>> attention = SelfAttention(12, 4, kv_heads=2, causal=True, qk_norm="rms_head")
@@ -44,12 +56,44 @@ class SelfAttention(MultiHeadAttention):
         *,
         causal: bool = False,
         window: int | None = None,
+        exclusive: bool = False,
+        value_residual: str = "none",
+        value_embed: int | None = None,
+        canon: str = "",
         **options: Any,
     ) -> None:
         super().__init__(HeadConfig(dim=dim, heads=heads, **options))
         if window is not None:
             check_positive_int("window", window)
-        self.causal, self.window = causal, window
+        check_bool("exclusive", exclusive)
+        if value_residual not in (*VALUE_RESIDUALS, "source"):
+            choices = (*VALUE_RESIDUALS, "source")
+            raise UserError(unknown_name_message("value_residual", str(value_residual), choices))
+        if check_places(canon, "AB") and not causal:
+            raise UserError("canon: expected causal=True, for which Canon layers are defined")
+        self.causal, self.window, self.exclusive = causal, window, exclusive
+        self.shares_values = value_residual == "source"
+        mixes = value_residual not in ("none", "source")
+        self.value_residual = ValueResidual(dim, self.kv_heads, value_residual) if mixes else None
+        self.value_embed: ValueEmbedding | None = None
+        if value_embed is not None:
+            check_positive_int("value_embed", value_embed)
+            self.value_embed = ValueEmbedding(value_embed, dim, self.kv_heads, self.head_dim)
+        inner = (self.heads + 2 * self.kv_heads) * self.head_dim
+        self.canon_a = CanonLayer(dim) if "A" in canon else None
+        self.canon_b = CanonLayer(inner) if "B" in canon else None
+
+    def roles(self) -> Iterator[tuple[str, Tensor]]:
+        yield from super().roles()
+        if self.value_embed is not None:
+            yield "embed", self.value_embed.table
+
+    def reset_parameters(self) -> None:
+        super().reset_parameters()
+        names = ("value_residual", "value_embed", "canon_a", "canon_b")
+        for part in (getattr(self, name, None) for name in names):
+            if part is not None:
+                part.reset_parameters()
 
     @property
     def shape(self) -> Shape:
@@ -66,6 +110,8 @@ class SelfAttention(MultiHeadAttention):
         cache: LayerCache | None = None,
         packing: Packing | None = None,
         plugs: Plugs | None = None,
+        ids: Tensor | None = None,
+        shared: SharedTensors | None = None,
         weights: bool = False,
     ) -> AttentionOutput:
         """Attend from x to all S tokens seen so far; S = L without a cache.
@@ -81,13 +127,17 @@ class SelfAttention(MultiHeadAttention):
             packing: of a batch (B, L), if x, (1, N, dim), holds its valid tokens only; visible,
                 bias and probabilities are those of the batch, and mask is None
             plugs: of the wiring
+            ids: (B, L) token ids, or (1, N) if packed, for value embeddings
+            shared: tensors of this forward pass, for value residuals
             weights: whether to return also the probabilities, (B, heads, L, P + S), the P
                 persistent keys first
         """
         check_input("the input of attention", x, self.dim)
         check_mask(mask, x)
         plugs = plugs or Plugs()
-        q, k, v = self.project_qkv(x, plugs)
+        x, q, k, v = self._project(x, plugs, mask, cache, packing, ids, shared)
+        own = v if self.exclusive else None
+        gates = self.gate_heads(x)
         if rotation is not None:
             rotation = rotation.for_window(self.window)
             q, k = rotation(q), rotation(k)
@@ -117,8 +167,16 @@ class SelfAttention(MultiHeadAttention):
             visible = valid if visible is None else visible & valid
         if groups is not None:
             visible, bias = groups.expand_masks(visible, bias)
+            own = None if own is None else groups.beams_as_tokens(own)
+            gates = None if gates is None else groups.beams_as_tokens(gates)
             y = self.attend(
-                groups.beams_as_tokens(q), k, v, plugs=plugs, visible=visible, bias=bias
+                groups.beams_as_tokens(q),
+                k,
+                v,
+                plugs=plugs,
+                visible=visible,
+                bias=bias,
+                finish=_finish_heads(own, gates),
             )
             assert isinstance(y, Tensor)
             return groups.tokens_as_beams(y)
@@ -132,8 +190,68 @@ class SelfAttention(MultiHeadAttention):
             causal=is_causal and causal_only,
             packing=packing,
             memory_packing=packing,
+            finish=_finish_heads(own, gates),
             weights=weights,
         )
+
+    def _project(
+        self,
+        x: Tensor,
+        plugs: Plugs,
+        mask: Tensor | None,
+        cache: LayerCache | None,
+        packing: Packing | None,
+        ids: Tensor | None,
+        shared: SharedTensors | None,
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Return the input behind its Canon layer, queries, keys and values."""
+
+        convolve = partial(run_canon, mask=mask, cache=cache, packing=packing)
+        if self.canon_a is not None:
+            x = convolve(self.canon_a, x, "input")
+        canon_b = self.canon_b
+        mix = None if canon_b is None else lambda h: convolve(canon_b, h, "inner")
+        q, k, v = self.project_qkv(x, plugs, mix=mix, values=self._mix_values(x, ids, shared))
+        return x, q, k, v
+
+    def _mix_values(
+        self, x: Tensor, ids: Tensor | None, shared: SharedTensors | None
+    ) -> HeadsFunction | None:
+        """Return what happens to the projected values; None if nothing does."""
+        needs_shared = self.shares_values or self.value_residual is not None
+        if not needs_shared and self.value_embed is None:
+            return None
+        if needs_shared and shared is None:
+            raise UserError("shared: expected SharedTensors for a value residual; use a stack")
+        if self.value_embed is not None and ids is None:
+            raise UserError("ids: expected the token ids for value embeddings; call with ids=...")
+
+        def mix(v: Tensor) -> Tensor:
+            if self.value_embed is not None and ids is not None:
+                v = v + self.value_embed(x, ids)
+            if shared is None:
+                return v
+            if self.shares_values:
+                shared.values = v
+            elif self.value_residual is not None:
+                if shared.values is None:
+                    raise UserError("value_residual: expected an earlier layer that is the source")
+                v = self.value_residual(v, shared.values, x)
+            return v
+
+        return mix
+
+
+def _finish_heads(own: Tensor | None, gates: Tensor | None) -> HeadsFunction | None:
+    """Return what happens to the heads' outputs: own values are removed, then gates applied."""
+    if own is None and gates is None:
+        return None
+
+    def finish(heads: Tensor) -> Tensor:
+        heads = heads if own is None else remove_own_value(heads, own)
+        return heads if gates is None else heads * gates
+
+    return finish
 
 
 class CrossAttention(MultiHeadAttention):
@@ -203,12 +321,16 @@ class CrossAttention(MultiHeadAttention):
                 cache.materialize()
             k, v, memory_mask, groups = cache.keys, cache.values, cache.valid, cache.beam_groups
         q = self.project_queries(x, plugs)
-        q = q if groups is None else groups.beams_as_tokens(q)
+        gates = self.gate_heads(x)
+        if groups is not None:
+            q = groups.beams_as_tokens(q)
+            gates = None if gates is None else groups.beams_as_tokens(gates)
+        finish = _finish_heads(None, gates)
         if plugs.match is not None:
             q, k = plugs.match(q, k)
         visible = None if memory_mask is None else memory_mask[:, None, None, :]
         if groups is not None:
-            y = self.attend(q, k, v, plugs=plugs, visible=visible)
+            y = self.attend(q, k, v, plugs=plugs, visible=visible, finish=finish)
             assert isinstance(y, Tensor)
             return groups.tokens_as_beams(y)
         return self.attend(
@@ -219,6 +341,7 @@ class CrossAttention(MultiHeadAttention):
             visible=visible,
             packing=packing,
             memory_packing=memory_packing,
+            finish=finish,
             weights=weights,
         )
 

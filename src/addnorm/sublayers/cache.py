@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.fx._pytree import register_pytree_flatten_spec
 from torch.utils._pytree import SequenceKey, register_pytree_node
 
 from addnorm.core.errors import UserError
@@ -25,6 +26,7 @@ class LayerCache:
     is_memory: whether they belong to an encoder's output, stored once, not to the stack's tokens
     beam_groups: how rows share keys and values during beam search; B is then the number of groups,
         while `valid` of the stack's own tokens has a row for every beam
+    recent: (B, 3, features) last inputs of Canon layers, by name; a row for every beam
     """
 
     def __init__(self) -> None:
@@ -33,6 +35,7 @@ class LayerCache:
         self.valid: Tensor | None = None
         self.is_memory = False
         self.beam_groups: BeamGroups | None = None
+        self.recent: dict[str, Tensor] = {}
         self._buffers: list[Tensor] = []  # (B, key heads, capacity, K) of keys and of values
 
     @property
@@ -112,11 +115,13 @@ class LayerCache:
         """Replace row i by row index[i]."""
         self.materialize()
         self._select_rows(index)
+        self._select_recent(index)
         self.valid = None if self.valid is None else self.valid.index_select(0, index)
 
     def expand_beams(self, size: int) -> None:
         """Turn every row into a group of `size` beams that share its tokens."""
         self.materialize()
+        self.recent = {name: x.repeat_interleave(size, 0) for name, x in self.recent.items()}
         if self.keys is None:
             return
         self.beam_groups = (
@@ -127,11 +132,13 @@ class LayerCache:
 
     def reorder_beams(self, parents: Tensor) -> None:
         """Let beam i of each group continue from beam parents[i]."""
+        first = torch.arange(len(parents), device=parents.device)[:, None] * parents.shape[1]
+        rows = (first + parents).flatten()
         if self.beam_groups is not None:
             self.beam_groups = self.beam_groups.reorder(parents)
+            self._select_recent(rows)
         else:
-            first = torch.arange(len(parents), device=parents.device)[:, None] * parents.shape[1]
-            self.reorder((first + parents).flatten())
+            self.reorder(rows)
 
     def select_groups(self, groups: Tensor, size: int) -> None:
         """Keep the groups of `size` rows with the given indices."""
@@ -140,6 +147,7 @@ class LayerCache:
             self.reorder(rows)
             return
         self._select_rows(groups)
+        self._select_recent(rows)
         self.beam_groups = self.beam_groups.select(groups)
         if self.valid is not None:
             self.valid = self.valid.index_select(0, groups if self.is_memory else rows)
@@ -153,6 +161,9 @@ class LayerCache:
             self._buffers = []
             if self.is_memory and self.valid is not None:
                 self.valid = self.valid.repeat_interleave(groups.size, 0)
+
+    def _select_recent(self, rows: Tensor) -> None:
+        self.recent = {name: x.index_select(0, rows) for name, x in self.recent.items()}
 
     def _select_rows(self, index: Tensor) -> None:
         if self.keys is None or self.values is None:
@@ -189,7 +200,7 @@ class KVCache:
     A stack called with `cache` takes only the L new tokens and returns what one pass over all
     tokens would return for them. Self-attention appends to its layer cache. Cross-attention fills
     its layer cache at the first call, from that call's memory and memory_mask, and only reads it
-    afterwards. The layer caches of feed-forwards stay empty.
+    afterwards. The layer caches of feed-forwards stay empty, unless they have Canon layers.
 
     The `mask` of a call is (B, L), of the new tokens; the cache stores which old ones were padding.
     Pad prompts of different lengths on the left and pass their mask once; later tokens need none.
@@ -278,6 +289,11 @@ class KVCache:
             raise UserError(
                 f"length: expected 0 to {self.length}, the tokens in the cache, got {length}"
             )
+        if length != self.length and any(layer.recent for layer in self._layer_caches):
+            raise UserError(
+                f"length: expected {self.length}, because Canon layers keep only the last inputs, "
+                f"got {length}; run the tokens again"
+            )
         for layer in self._layer_caches:
             layer.truncate(length)
 
@@ -287,7 +303,7 @@ class KVCache:
         return next(used, None)
 
 
-LAYER_FIELDS = ("keys", "values", "valid", "is_memory", "beam_groups")
+LAYER_FIELDS = ("keys", "values", "valid", "is_memory", "beam_groups", "recent")
 BEAM_FIELDS = ("size", "visible", "token")
 
 
@@ -301,6 +317,9 @@ def _flatten_cache(cache: KVCache) -> tuple[list[Tensor], Any]:
             return None
         if isinstance(value, BeamGroups):
             return tuple(_pack(value, BEAM_FIELDS, take))
+        if isinstance(value, dict):
+            leaves.extend(value.values())
+            return ("recent", *value)
         return (value,)
 
     layers = tuple(tuple(_pack(layer, LAYER_FIELDS, take)) for layer in cache._layer_caches)
@@ -318,6 +337,8 @@ def _unflatten_cache(leaves: Iterable[Any], context: Any) -> KVCache:
     def give(packed: Any) -> Any:
         if packed is None:
             return next(tensors)
+        if packed[0] == "recent":
+            return {name: next(tensors) for name in packed[1:]}
         if len(packed) == len(BEAM_FIELDS):
             return BeamGroups(*map(give, packed))
         return packed[0]
@@ -341,6 +362,8 @@ register_pytree_node(
     from_dumpable_context=lambda context: _as_tuples(context),
     flatten_with_keys_fn=lambda cache: _flatten_with_keys(cache),
 )
+# Exported programs of torch before 2.7 flatten their inputs by this second registry.
+register_pytree_flatten_spec(KVCache, lambda cache, spec: _flatten_cache(cache)[0])
 
 
 # An exported program stores its example inputs; torch loads known classes only.

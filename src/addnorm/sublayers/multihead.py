@@ -19,12 +19,14 @@ from addnorm.kernels.attention import decode
 from addnorm.kernels.attention.varlen import varlen_attention
 from addnorm.kernels.linear import apply_linear
 from addnorm.sublayers import masks
+from addnorm.sublayers.attention_options.output_gate import OutputGate
 from addnorm.sublayers.base import Sublayer, Tap, init_normal_
 from addnorm.sublayers.head_config import HeadConfig, split_dim
 from addnorm.sublayers.packing import Packing
 from addnorm.sublayers.qk_norm import registry as qk_norms
 
 AttentionOutput = Tensor | tuple[Tensor, Tensor]
+HeadsFunction = Callable[[Tensor], Tensor]
 
 
 class MultiHeadAttention(Sublayer):
@@ -34,7 +36,12 @@ class MultiHeadAttention(Sublayer):
 
     q: (B, heads, L, K); k, v: (B, kv_heads, S, K), each shared by heads / kv_heads query heads
     K: head_dim, dim / heads unless given
-    scale: 1 / sqrt(K), unless it is given or the wiring or the qk_norm has its own
+    scale: 1 / sqrt(K), unless it is given or the wiring or the qk_norm has its own;
+        sqrt(K_base) / K with base_head_dim
+    gate: heads' outputs are multiplied by sigmoid(W x) before the output projection, feature by
+        feature ("element") or head by head ("head")
+    sink: exp(s) is added to the denominator of the softmax; s: (heads), starts at 0, for "learned",
+        fixed at 0 for "off_by_one"
     persistent: P learned keys and values per key head, always visible, without position, before
         those of the tokens; keys start at N(0, 1 / K) and are used times
         sqrt(K), values at N(0, 1 / P) times sqrt(P)
@@ -47,7 +54,8 @@ class MultiHeadAttention(Sublayer):
 
     Vaswani et al. 2017, section 3.2; kv_heads: Ainslie et al., GQA, 2023, arXiv 2305.13245;
     persistent: Sukhbaatar et al., Augmenting Self-attention with Persistent Memory, 2019, arXiv
-    1907.01470; cap: Gemma Team, Gemma 2, 2024, arXiv 2408.00118.
+    1907.01470; cap: Gemma Team, Gemma 2, 2024, arXiv 2408.00118; gate: Qiu et al., Gated Attention,
+    2025, arXiv 2505.06708; sink: OpenAI, gpt-oss, 2025, arXiv 2508.10925.
     """
 
     def __init__(self, options: HeadConfig) -> None:
@@ -69,6 +77,10 @@ class MultiHeadAttention(Sublayer):
         slots = (self.kv_heads, self.persistent, self.head_dim)
         self.persistent_keys = nn.Parameter(torch.empty(slots)) if self.persistent else None
         self.persistent_values = nn.Parameter(torch.empty(slots)) if self.persistent else None
+        has_gate, has_sink = options.gate != "none", options.sink == "learned"
+        widths = (self.dim, self.heads, self.head_dim)
+        self.output_gate = OutputGate(*widths, options.gate) if has_gate else None
+        self.sinks = nn.Parameter(torch.empty(self.heads)) if has_sink else None
         self.logits_tap, self.probabilities_tap = Tap(), Tap()
         self.reset_parameters()
 
@@ -76,6 +88,13 @@ class MultiHeadAttention(Sublayer):
     def has_qk_norm(self) -> bool:
         """Whether queries and keys are normalized by this sub-layer itself."""
         return self.qk_norm_call.name != "none"
+
+    @property
+    def logit_scale(self) -> float:
+        """Factor of query . key, unless the wiring or the query-key norm has its own."""
+        base = self.options.base_head_dim or self.head_dim
+        scale = base**-0.5 if self.options.scale is None else self.options.scale
+        return scale if base == self.head_dim else scale * (base / self.head_dim)
 
     @property
     def has_hooks(self) -> bool:
@@ -91,14 +110,17 @@ class MultiHeadAttention(Sublayer):
         linears = (self.q_proj, self.k_proj, self.v_proj, self.out_proj)
         for role, linear in zip(("query", "key", "value", "out"), linears, strict=True):
             yield role, linear.weight
+        if self.output_gate is not None:
+            yield "query", self.output_gate.proj.weight
         yield from (("bias", linear.bias) for linear in linears if linear.bias is not None)
 
     def init_gain(self, role: str) -> float:
         # Without 1 / sqrt(K), as in T5, the factor is part of the initial queries. A scale below
-        # 1 / sqrt(K), as in muP, is meant to make the logits small and is left alone.
+        # 1 / sqrt(K), as in Granite, is meant to make the logits small and is left alone.
         if role != "query" or self.options.scale is None or self.has_qk_norm:
             return 1.0
-        return min(1.0, self.head_dim**-0.5 / self.options.scale)
+        base = self.options.base_head_dim or self.head_dim
+        return min(1.0, base**-0.5 / self.options.scale)
 
     def find_plug_conflict(self, plugs: Plugs) -> str | None:
         theirs = [name for name in ("query", "key", "match") if getattr(plugs, name) is not None]
@@ -124,6 +146,8 @@ class MultiHeadAttention(Sublayer):
         if self.persistent_keys is not None and self.persistent_values is not None:
             init_normal_(self.persistent_keys, self.head_dim**-0.5)
             init_normal_(self.persistent_values, self.persistent**-0.5)
+        if self.sinks is not None:
+            nn.init.zeros_(self.sinks)
 
     def extra_repr(self) -> str:
         return f"heads={self.heads}, kv_heads={self.kv_heads}, persistent={self.persistent}"
@@ -137,13 +161,34 @@ class MultiHeadAttention(Sublayer):
         k, v = apply_linear(self.k_proj, x), apply_linear(self.v_proj, x)
         return self._prepare_keys(k, plugs), self._prepare_values(v, plugs)
 
-    def project_qkv(self, x: Tensor, plugs: Plugs) -> tuple[Tensor, Tensor, Tensor]:
-        """Return queries, keys and values of the same tokens."""
+    def project_qkv(
+        self,
+        x: Tensor,
+        plugs: Plugs,
+        *,
+        mix: HeadsFunction | None = None,
+        values: HeadsFunction | None = None,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Return queries, keys and values of the same tokens.
+
+        Args:
+            x: (B, L, dim) tokens
+            plugs: of the wiring
+            mix: applied to the concatenated projections, before heads are split, and behind a
+                query-key norm of all heads
+            values: applied to the values, (B, kv_heads, L, K), before the plugs
+        """
         q, k, v = (apply_linear(layer, x) for layer in (self.q_proj, self.k_proj, self.v_proj))
+        is_normed = mix is not None and self.qk_norm.all_heads
+        if is_normed:
+            q, k = self.qk_norm.query(q), self.qk_norm.key(k)
+        if mix is not None:
+            sizes = [q.shape[-1], k.shape[-1], v.shape[-1]]
+            q, k, v = mix(torch.cat((q, k, v), -1)).split(sizes, -1)
         return (
-            self._prepare_queries(q, plugs),
-            self._prepare_keys(k, plugs),
-            self._prepare_values(v, plugs),
+            self._prepare_queries(q, plugs, is_normed=is_normed),
+            self._prepare_keys(k, plugs, is_normed=is_normed),
+            self._prepare_values(v, plugs, values),
         )
 
     def attend(
@@ -158,6 +203,7 @@ class MultiHeadAttention(Sublayer):
         causal: bool = False,
         packing: Packing | None = None,
         memory_packing: Packing | None = None,
+        finish: HeadsFunction | None = None,
         weights: bool = False,
     ) -> AttentionOutput:
         """Compute softmax attention and the output projection.
@@ -172,26 +218,32 @@ class MultiHeadAttention(Sublayer):
             causal: whether to mask later keys; only without visible and bias
             packing: of the queries, if they are packed
             memory_packing: of keys and values, if they are packed
+            finish: applied to the outputs of the heads, (B, heads, L, K), packed if q is
             weights: whether to return also the probabilities
         """
-        scales = (plugs.logit_scale, self.qk_norm.logit_scale, self.options.scale)
-        scale = next((scale for scale in scales if scale is not None), self.head_dim**-0.5)
+        scales = (plugs.logit_scale, self.qk_norm.logit_scale)
+        given = [scale for scale in scales if scale is not None]
+        scale = given[0] if given else self.logit_scale
         dropout = self.dropout if self.training else 0.0
         cap, probabilities = self.options.cap, None
         # Fused kernels neither return nor cap their logits.
         explicit = weights or self.has_hooks or cap is not None
         if packing is not None and memory_packing is not None:
-            unsupported = explicit or dropout or self.persistent
+            unsupported = explicit or dropout or self.persistent or self.options.sink != "none"
             if visible is None and bias is None and not unsupported:
                 offsets = packing.offsets, memory_packing.offsets
                 # squeeze, not q[0], whose backward would copy
                 q, k, v = q.squeeze(0), k.squeeze(0), v.squeeze(0)
                 heads = varlen_attention(q, k, v, *offsets, causal=causal, scale=scale)
-                return self._project_output(heads[None], plugs)
+                return self._project_output(heads[None], plugs, finish)
             q = packing.unpack(q, dim=2)
             k, v = memory_packing.unpack(k, dim=2), memory_packing.unpack(v, dim=2)
             visible, causal = memory_packing.key_visibility(visible, causal)
         k, v, visible, bias = self._prepend_persistent(k, v, visible, bias)
+        if self.options.sink != "none":
+            if causal:
+                causal, visible = False, masks.causal_mask(q.shape[2], device=q.device)
+            k, v, visible, bias = self._prepend_sink(k, v, visible, bias)
         attn_mask = visible
         if bias is not None:
             bias = bias.to(q.dtype)  # torch's kernels misread a bias of another dtype
@@ -201,10 +253,12 @@ class MultiHeadAttention(Sublayer):
             logits = q @ self._repeat_kv_heads(k).mT * scale
             logits = logits if cap is None else cap * (logits / cap).tanh()
             probabilities = _masked_softmax(logits, attn_mask).to(q.dtype)
-            if self.has_hooks:
-                self.logits_tap(_mask_logits(logits, attn_mask))
-                self.probabilities_tap(probabilities)
             heads = F.dropout(probabilities, dropout) @ self._repeat_kv_heads(v)
+            first = 0 if self.options.sink == "none" else 1
+            probabilities = probabilities[..., first:]
+            if self.has_hooks:
+                self.logits_tap(_mask_logits(logits, attn_mask)[..., first:])
+                self.probabilities_tap(probabilities)
         elif not (dropout or causal) and decode.can_use_decode_attention(q, k, v, attn_mask):
             heads = decode.decode_attention(q, k, v, attn_mask, scale=scale)
         else:
@@ -219,25 +273,35 @@ class MultiHeadAttention(Sublayer):
                 enable_gqa=self.kv_heads < self.heads,
             )
         heads = heads if packing is None else packing.pack(heads, dim=2)
-        y = self._project_output(heads, plugs)
+        y = self._project_output(heads, plugs, finish)
         return (y, probabilities) if weights and probabilities is not None else y
 
-    def _project_output(self, heads: Tensor, plugs: Plugs) -> Tensor:
+    def gate_heads(self, x: Tensor) -> Tensor | None:
+        """Return the gates of the heads' outputs, (B, heads, L, K or 1); None without a gate."""
+        return None if self.output_gate is None else self.output_gate(x)
+
+    def _project_output(self, heads: Tensor, plugs: Plugs, finish: HeadsFunction | None) -> Tensor:
         """Map (B, heads, L, K) to (B, L, dim)."""
+        heads = heads if finish is None else finish(heads)
         heads = heads if plugs.heads is None else plugs.heads(heads)
         inner = heads.transpose(1, 2).flatten(2)  # (B, L, heads * K)
         return apply_linear(self.out_proj, inner if plugs.inner is None else plugs.inner(inner))
 
-    def _prepare_queries(self, q: Tensor, plugs: Plugs) -> Tensor:
-        q = self._norm_and_split_heads(q, self.qk_norm.query)
+    def _prepare_queries(self, q: Tensor, plugs: Plugs, *, is_normed: bool = False) -> Tensor:
+        norm = self.qk_norm.query
+        q = self._split_heads(q) if is_normed else self._norm_and_split_heads(q, norm)
         return q if plugs.query is None else plugs.query(q)
 
-    def _prepare_keys(self, k: Tensor, plugs: Plugs) -> Tensor:
-        k = self._norm_and_split_heads(k, self.qk_norm.key)
+    def _prepare_keys(self, k: Tensor, plugs: Plugs, *, is_normed: bool = False) -> Tensor:
+        norm = self.qk_norm.key
+        k = self._split_heads(k) if is_normed else self._norm_and_split_heads(k, norm)
         return k if plugs.key is None else plugs.key(k)
 
-    def _prepare_values(self, v: Tensor, plugs: Plugs) -> Tensor:
+    def _prepare_values(
+        self, v: Tensor, plugs: Plugs, values: HeadsFunction | None = None
+    ) -> Tensor:
         v = self._split_heads(v)
+        v = v if values is None else values(v)
         return v if plugs.value is None else plugs.value(v)
 
     def _norm_and_split_heads(self, y: Tensor, norm: Callable[[Tensor], Tensor]) -> Tensor:
@@ -267,6 +331,22 @@ class MultiHeadAttention(Sublayer):
             None if visible is None else F.pad(visible, (slots, 0), value=True),
             None if bias is None else F.pad(bias, (slots, 0)),
         )
+
+    def _prepend_sink(
+        self, k: Tensor, v: Tensor, visible: Tensor | None, bias: Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor | None, Tensor]:
+        """Put a key and a value of zeros first, whose logit is the sink: exp(s) in the softmax."""
+        sinks = k.new_zeros(self.heads) if self.sinks is None else self.sinks.to(k.dtype)
+        column = sinks.view(1, -1, 1, 1)
+        k, v = F.pad(k, (0, 0, 1, 0)), F.pad(v, (0, 0, 1, 0))
+        visible = None if visible is None else F.pad(visible, (1, 0), value=True)
+        if bias is None:
+            bias = F.pad(column, (0, k.shape[2] - 1))
+        else:
+            bias = bias if bias.ndim == 4 else bias.unsqueeze(0)
+            column = column.expand(len(bias), -1, bias.shape[2], -1)
+            bias = torch.cat((column, bias.to(k.dtype).expand(-1, self.heads, -1, -1)), 3)
+        return k, v, visible, bias
 
 
 def _mask_logits(logits: Tensor, attn_mask: Tensor | None) -> Tensor:

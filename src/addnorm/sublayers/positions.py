@@ -84,7 +84,12 @@ class Positions(nn.Module, ABC):
     """Base class of position encodings; a subclass overrides `add`, `bias` or `rotation`.
 
     An index holds the positions of tokens, integers from 0: (L), or (B, L) if sequences differ.
+
+    Attributes:
+        length: number of positions; None without a limit
     """
+
+    length: int | None = None
 
     def __init__(self, dim: int, heads: int, head_dim: int, causal: bool) -> None:
         super().__init__()

@@ -9,7 +9,7 @@ from addnorm.core.cards import Card
 from addnorm.core.errors import UserError
 from addnorm.core.registry import Count
 from addnorm.sublayers.base import init_normal_
-from addnorm.sublayers.positions import Positions, register
+from addnorm.sublayers.positions import LearnedPositions, Positions, register
 
 
 @register(
@@ -81,6 +81,62 @@ class T5Bias(Positions):
         steps = (distance.clamp(min=1) / exact).log() / math.log(self.distance / exact)
         far = exact + (steps * (count - exact)).long()
         return torch.where(distance < exact, distance, far.clamp(max=count - 1))
+
+
+@register(
+    Card(
+        name="learned_t5",
+        title="Learned positions and T5's relative bias",
+        formula="x + absolute.table[i]; logit_ij + relative.table[bucket(j - i), head]",
+        paper=(
+            "Song et al., MPNet: Masked and Permuted Pre-training for Language Understanding, "
+            "2020, arXiv 2004.09297"
+        ),
+        summary="Learned vectors for absolute positions, and a learned bias for distances; MPNet.",
+    )
+)
+class LearnedT5Positions(Positions):
+    """A learned vector for each position, and a learned bias for each bucket of distances.
+
+    y = x + absolute.table[i]
+    logit_ij + relative.table[bucket(j - i), head]
+
+    x, y: (B, L, dim)
+    i, j: the position of a token in `absolute`, its place in the row in `relative`
+    absolute: as `learned`, a table (length, dim)
+    relative: as `t5`, a table (buckets, heads)
+
+    Song et al. 2020, section 3.1 and the released code.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        heads: int,
+        head_dim: int,
+        causal: bool,
+        *,
+        length: Count = 512,
+        buckets: Count = 32,
+        distance: Count = 128,
+    ) -> None:
+        super().__init__(dim, heads, head_dim, causal)
+        widths = (dim, heads, head_dim, causal)
+        self.length = length
+        self.absolute = LearnedPositions(*widths, length=length)
+        self.relative = T5Bias(*widths, buckets=buckets, distance=distance)
+
+    def reset_parameters(self) -> None:
+        self.absolute.reset_parameters()
+        self.relative.reset_parameters()
+
+    def add(self, x: Tensor, index: Tensor) -> Tensor:
+        return self.absolute.add(x, index)
+
+    def bias(self, query_index: Tensor, key_index: Tensor) -> Tensor:
+        # The queries are the last tokens of the row; positions, as after padding, do not matter.
+        places = torch.arange(key_index.shape[-1], device=key_index.device)
+        return self.relative.bias(places[-query_index.shape[-1] :], places)
 
 
 @register(

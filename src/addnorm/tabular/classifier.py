@@ -1,7 +1,7 @@
 """Transformer classifier for tables."""
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import numpy as np
 from scipy.special import softmax
@@ -9,6 +9,7 @@ from sklearn.base import ClassifierMixin
 from sklearn.utils import compute_sample_weight
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import column_or_1d, validate_data
+from typing_extensions import Self
 
 from addnorm.core.errors import UserError, unknown_name_message
 from addnorm.models.tabular import TableBatch

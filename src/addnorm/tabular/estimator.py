@@ -13,7 +13,7 @@ from abc import abstractmethod
 from contextlib import closing
 from copy import deepcopy
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import numpy as np
 import safetensors.torch
@@ -26,6 +26,7 @@ from sklearn.utils.validation import (
     validate_data,
 )
 from torch import Tensor
+from typing_extensions import Self
 
 from addnorm.core.errors import UserError, unknown_name_message
 from addnorm.core.seeds import derive_seed

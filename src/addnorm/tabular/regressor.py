@@ -1,11 +1,12 @@
 """Transformer regressor for tables."""
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import numpy as np
 from sklearn.base import RegressorMixin
 from sklearn.utils.validation import validate_data
+from typing_extensions import Self
 
 from addnorm.core.errors import UserError
 from addnorm.models.tabular import TableBatch

@@ -68,7 +68,7 @@ class Admin(PostNorm):
 
     def reset_parameters(self) -> None:
         # Initial omega without a batch; an earlier calibration is discarded.
-        n = len(self.plan.sites)
+        n = len(self.plan.at_base.sites)
         starts = {"log": math.sqrt((n + 1) / math.log(n + 1) - 1), "constant": math.sqrt(n)}
         nn.init.constant_(self.omega, starts.get(self.start, 1.0))
         self.calibrated.fill_(self.start not in ("profile", "paper"))

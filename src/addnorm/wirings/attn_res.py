@@ -48,6 +48,8 @@ class AttnRes(Wiring):
     raw, nothing is divided by sqrt(dim).
     """
 
+    multiplier_place = "none"  # layers are averaged by attention
+
     num_state_tensors = None
 
     # NOTE[DIFF]: the eps inside RMS is 1e-6, independent of the stack's norm.

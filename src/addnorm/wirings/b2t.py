@@ -68,4 +68,4 @@ class B2T(Wiring):
 
     def gain(self, role: str, site: Site | None = None) -> float:
         # Rescaling of the released recipe.
-        return self.plan.depth**-0.5 if self.rescale and role != "embed" else 1.0
+        return self.plan.at_base.depth**-0.5 if self.rescale and role != "embed" else 1.0

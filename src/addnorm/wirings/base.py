@@ -16,7 +16,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import torch
 from pydantic import Field
@@ -92,6 +92,14 @@ class Wiring(nn.Module, ABC):
     """Whether `read` and `write` act on each token separately; False if they draw per sample."""
     num_state_tensors: int | None = 1
     """Number of state tensors between two layers; None if it grows from layer to layer."""
+    ignores_branch_size: bool = False
+    """Whether every branch is normalized and then used as a direction, so that no factor on it
+    has an effect."""
+    multiplier_place: Literal["branch", "write", "none"] = "branch"
+    """Where a factor on what is added to the stream belongs: on the branch before `write`; inside
+    of `write`, behind a norm that would remove it; or nowhere, as sums are learned or averaged."""
+    residual_multiplier: float = 1.0
+    """The factor, in wirings that apply it in `write`."""
 
     final_norm: Norm | None
     """Norm after the last site, in wirings that have one."""
@@ -127,6 +135,14 @@ class Wiring(nn.Module, ABC):
 
     # Optional properties of a wiring
 
+    def finish_branch(self, site: Site, branch: Tensor) -> Tensor:
+        """Return a branch as it is added: behind norms of its own, if the wiring has any."""
+        return branch
+
+    def add_branch(self, state: State, site: Site, branch: Tensor) -> State:
+        """Write a finished branch; `write` is `finish_branch`, then `add_branch`."""
+        return self.write(state, site, branch)
+
     def gain(self, role: str, site: Site | None = None) -> float:
         """Return the factor on the initial weights of a role; `embed` has no site."""
         return 1.0
@@ -138,6 +154,10 @@ class Wiring(nn.Module, ABC):
     def has_post_norm(self, site: Site) -> bool:
         """Return whether the norm of a site follows its add, as in Post-LN."""
         return False
+
+    def multiply_residual(self, factor: float) -> None:
+        """Multiply `residual_multiplier`; only if `multiplier_place` is "write"."""
+        self.residual_multiplier *= factor
 
     def calibrate(self, run: Callable[[Observer], None]) -> None:
         """Run the data-dependent initialization; does nothing by default.
@@ -224,6 +244,11 @@ class Wiring(nn.Module, ABC):
         if has_hooks(norm) or branch.has_hooks:
             return None
         return add_norm_with_sum(x, branch.apply_sublayer(h), params, scale=scale, rate=branch.rate)
+
+    def scale_residual(self, branch: Tensor) -> Tensor:
+        """Multiply what `write` is about to add by `residual_multiplier`."""
+        factor = self.residual_multiplier
+        return branch if factor == 1 else factor * branch
 
     def apply_final_norm(self, x: Tensor) -> Tensor:
         """Apply `final_norm`, if there is one."""

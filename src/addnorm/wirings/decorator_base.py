@@ -16,6 +16,8 @@ class Decorator(Wiring):
         self.inner = make_wiring(inner, plan)
         self.scheme, self.num_state_tensors = self.inner.scheme, self.inner.num_state_tensors
         self.schedule, self.tokenwise = self.inner.schedule, self.inner.tokenwise
+        self.ignores_branch_size = self.inner.ignores_branch_size
+        self.multiplier_place = self.inner.multiplier_place
 
     def open(self, x: Tensor) -> State:
         return self.inner.open(x)
@@ -32,8 +34,14 @@ class Decorator(Wiring):
     def gain(self, role: str, site: Site | None = None) -> float:
         return self.inner.gain(role, site)
 
+    def has_post_norm(self, site: Site) -> bool:
+        return self.inner.has_post_norm(site)
+
     def plugs(self, site: Site) -> Plugs:
         return self.inner.plugs(site)
+
+    def multiply_residual(self, factor: float) -> None:
+        self.inner.multiply_residual(factor)
 
     def calibrate(self, run: Callable[[Observer], None]) -> None:
         self.inner.calibrate(run)

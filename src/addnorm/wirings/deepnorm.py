@@ -46,11 +46,12 @@ class DeepNorm(PostNorm):
         self, plan: Plan, *, alpha: Positive | None = None, beta: Positive | None = None
     ) -> None:
         super().__init__(plan)
+        base = plan.at_base
         if plan.role == "encoder":
-            size = (plan.depth**4 * (plan.other_depth or 1)) ** (1 / 16)
+            size = (base.depth**4 * (base.other_depth or 1)) ** (1 / 16)
             rule = 0.81 * size, 0.87 / size
         else:
-            rule = len(plan.sites) ** 0.25, (4 * len(plan.sites)) ** -0.25
+            rule = len(base.sites) ** 0.25, (4 * len(base.sites)) ** -0.25
         self.alpha = rule[0] if alpha is None else alpha
         self.beta = rule[1] if beta is None else beta
         self.norms = self.make_site_norms()

@@ -39,6 +39,8 @@ class DenseFormer(Wiring):
     averages only after every P-th layer.
     """
 
+    multiplier_place = "none"  # layers are averaged with learned weights
+
     # The released recipe: a warm-up of 2 % of the run (config/base.py).
     schedule = "cosine(warmup=0.02)"
     num_state_tensors = None

@@ -37,6 +37,8 @@ class DLCL(Wiring):
     Wang et al. 2019, section 4. The stack's output is the combination of the last row.
     """
 
+    multiplier_place = "none"  # layers are summed with learned weights
+
     # The released recipe warms up for 16000 steps, four times Vaswani's.
     schedule = "inverse_sqrt(warmup=0.2)"
     num_state_tensors = None

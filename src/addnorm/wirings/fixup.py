@@ -102,8 +102,8 @@ class Fixup(Wiring):
     @property
     def num_branches(self) -> int:
         """Residual branches of this stack and its partner."""
-        partner = {"encoder": 3, "decoder": 2}.get(self.plan.role, 0)
-        return len(self.plan.sites) + partner * (self.plan.other_depth or 0)
+        partner, base = {"encoder": 3, "decoder": 2}.get(self.plan.role, 0), self.plan.at_base
+        return len(base.sites) + partner * (base.other_depth or 0)
 
 
 def _subtract_shift(shift: Tensor, x: Tensor) -> Tensor:

@@ -54,6 +54,8 @@ class Gated(Wiring):
     Pitfall: z of torch.nn.GRUCell is the complement of this z.
     """
 
+    multiplier_place = "none"  # a gate mixes stream and branch
+
     # NOTE[DIFF]: the paper has no final norm; here there is one, as in all Pre-LN wirings.
     def __init__(
         self,

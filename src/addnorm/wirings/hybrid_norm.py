@@ -106,4 +106,4 @@ class HybridNorm(Wiring):
 
     def gain(self, role: str, site: Site | None = None) -> float:
         # Output matrices shrink with the number of additions.
-        return len(self.plan.sites) ** -0.5 if role in ("out", "ffn_out") else 1.0
+        return len(self.plan.at_base.sites) ** -0.5 if role in ("out", "ffn_out") else 1.0

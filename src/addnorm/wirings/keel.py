@@ -40,7 +40,7 @@ class Keel(Wiring):
     # nothing.
     def __init__(self, plan: Plan, *, alpha: Positive | None = None) -> None:
         super().__init__(plan)
-        self.alpha = float(len(plan.sites)) if alpha is None else alpha
+        self.alpha = float(len(plan.at_base.sites)) if alpha is None else alpha
         self.norms = self.make_site_norms()
         self.inner_norms = self.make_site_norms()
 

@@ -39,7 +39,8 @@ class LayerScale(Wiring):
     # layers and more (but 1e-5 for one model of 36), while the constructor's default there is 1e-4.
     def __init__(self, plan: Plan, *, start: NonNegative | None = None) -> None:
         super().__init__(plan)
-        rule = 0.1 if plan.depth <= 18 else 1e-5 if plan.depth <= 24 else 1e-6
+        depth = plan.at_base.depth
+        rule = 0.1 if depth <= 18 else 1e-5 if depth <= 24 else 1e-6
         self.start = rule if start is None else start
         self.norms = self.make_site_norms()
         self.gamma = empty_parameter(len(plan.sites), plan.dim)

@@ -31,6 +31,8 @@ class LNScaling(Wiring):
     (pre_ln(init=gpt2)), so weights here start as if there were one layer.
     """
 
+    multiplier_place = "none"  # layers are damped by their number already
+
     # NOTE[DIFF]: the release initializes all weights with N(0, 0.02^2) at any width; here Xavier,
     # which depends on the width. init_weights(scheme="gpt2") follows the release.
     def __init__(self, plan: Plan) -> None:

@@ -1,12 +1,16 @@
 """mHC: hyper-connections whose mixing is kept doubly stochastic."""
 
+import itertools
+import math
 from typing import Annotated, Literal
 
 import torch
+import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
 from addnorm.core.cards import Card
+from addnorm.core.errors import UserError
 from addnorm.core.plan import Plan, Site
 from addnorm.core.registry import NonNegative
 from addnorm.norms.base import statistics_dtype
@@ -21,6 +25,8 @@ from addnorm.wirings.base import (
 )
 
 Iterations = Annotated[int, Field(ge=1, le=1000)]
+MAX_PERMUTED_STREAMS = 5
+"""Streams up to which all permutations can be mixed; 6 would have 720."""
 
 
 @register(
@@ -43,20 +49,22 @@ class MHC(Wiring):
     v        = RMS(vec(H))
     pre      = sigmoid(a_pre v Phi_pre + b_pre)
     post     = 2 sigmoid(a_post v Phi_post + b_post)
-    R        = Sinkhorn(a_res v Phi_res + b_res)
+    R        = Sinkhorn(a_res v Phi_res + b_res)                  mixing=sinkhorn
+    R        = sum_p softmax(a_res v Phi_res + b_res)_p Perm_p    mixing=permutations, n! of them
     h        = sum_i pre_i H_i                     what the sub-layer reads, before its norm
     H_j,next = sum_i R_ij H_i + post_j f(N(h))
     y        = N_final(sum_i sigmoid(a_end v Phi_end + b_end)_i H_i)
 
     H: (..., n, dim) the streams, all start as the embedding
-    Phi: (n dim, 2 n + n^2) per site, and (n dim, n) at the end, start Xavier-uniform
+    Phi: (n dim, 2 n + m) per site, m = n^2 or n!, and (n dim, n) at the end, start Xavier-uniform
     a: three scalars per site and one at the end, start at `gate`
-    b: (2 n + n^2) per site and (n) at the end, start at 0; with start=one_hot the mixing starts
+    b: (2 n + m) per site and (n) at the end, start at 0; with start=one_hot the mixing starts
         near the identity and each site reads and writes mostly one stream
     N: one norm per site, and N_final
 
     Xie et al. 2025, section 4; Sinkhorn as in DeepSeek's TileKernels: rows by softmax, then columns
-    and rows in turn, columns last.
+    and rows in turn, columns last. mHC-lite, arXiv 2601.05732, is mhc(start=one_hot, end=sum,
+    mixing=permutations): rows and columns sum to 1 exactly.
     """
 
     # NOTE[DIFF]: no start was released but those for random tests; gates of 0.01 are the paper's,
@@ -65,6 +73,7 @@ class MHC(Wiring):
     # NOTE[DIFF]: streams are mixed by R transposed as in DeepSeek's code; direction=plain mixes by
     # R as in Megatron, whose end is the mean of the streams (end=mean; hyper-connections have the
     # sum).
+    # NOTE[DIFF]: mHC-lite has a gain of v, 1 at start, which Phi can absorb; omitted here.
     # NOTE[DIFF]: DeepSeek's code adds 1e-6 to `pre` and to the weights of the end; omitted here.
     # The eps inside RMS and Sinkhorn is its 1e-6.
     def __init__(
@@ -77,15 +86,26 @@ class MHC(Wiring):
         start: Literal["flat", "one_hot"] = "flat",
         direction: Literal["transposed", "plain"] = "transposed",
         end: Literal["learned", "mean", "sum"] = "learned",
+        mixing: Literal["sinkhorn", "permutations"] = "sinkhorn",
     ) -> None:
         super().__init__(plan)
+        if mixing == "permutations" and streams > MAX_PERMUTED_STREAMS:
+            raise UserError(
+                f"streams: expected at most {MAX_PERMUTED_STREAMS} with mixing=permutations, whose "
+                f"weights grow with their factorial, got {streams}"
+            )
+        if mixing == "permutations" and iterations != 20:
+            raise UserError(
+                f"mhc(mixing=permutations) has no iterations, got {iterations}; leave them out"
+            )
         self.streams, self.iterations = streams, iterations
-        self.direction, self.end = direction, end
+        self.direction, self.end, self.mixing = direction, end, mixing
+        sizes = {"sinkhorn": streams**2, "permutations": math.factorial(streams)}
         self.norms = self.make_site_norms()
         self.mixers = nn.ModuleList(
             _Gates(
                 streams * plan.dim,
-                [streams, streams, streams**2],
+                [streams, streams, sizes[mixing]],
                 gate=gate,
                 initial_stream=site.index % streams if start == "one_hot" else None,
             )
@@ -103,13 +123,19 @@ class MHC(Wiring):
         (streams,) = state
         with autocast_disabled(streams):
             pre, post, mixing = self.mixers[site.index](streams)
-            n = self.streams
-            matrix = sinkhorn(mixing.unflatten(-1, (n, n)), self.iterations)
+            matrix = self._doubly_stochastic(mixing)
             pre, post = pre.sigmoid(), 2 * post.sigmoid()
             matrix = (matrix.mT if self.direction == "transposed" else matrix).to(streams.dtype)
             kept = matrix @ streams
         h = (pre.to(streams.dtype).unsqueeze(-1) * streams).sum(-2)
         return self.norm(site)(h), (kept, post.to(streams.dtype))
+
+    def _doubly_stochastic(self, logits: Tensor) -> Tensor:
+        """Return (..., n, n) matrices whose rows and columns sum to 1."""
+        n = self.streams
+        if self.mixing == "sinkhorn":
+            return sinkhorn(logits.unflatten(-1, (n, n)), self.iterations)
+        return mix_permutations(logits, n)
 
     def write(self, state: State, site: Site, branch: Tensor) -> State:
         kept, post = state
@@ -154,7 +180,10 @@ class _Gates(WiringModule):
         nn.init.zeros_(self.phi)
         n = self.groups[0]
         one = torch.eye(n)[self.initial_stream] * 2 - 1
-        mixing = (torch.eye(n).flatten() - 1) * 8
+        # Close to the identity: the entries of its matrix, or the first of all permutations.
+        is_matrix = self.groups[2] == n * n
+        identity = torch.eye(n).flatten() if is_matrix else torch.eye(self.groups[2])[0]
+        mixing = (identity - 1) * 8
         with torch.no_grad():
             self.b.copy_(torch.cat([one, one, mixing]))
 
@@ -165,6 +194,13 @@ class _Gates(WiringModule):
         values = torch.split(v @ self.phi.to(v.dtype), self.groups, -1)
         biases = torch.split(self.b, self.groups)
         return [a * value + b for a, value, b in zip(self.a, values, biases, strict=True)]
+
+
+def mix_permutations(logits: Tensor, n: int) -> Tensor:
+    """Return the mean of all n! permutation matrices, weighted by a softmax of (..., n!) logits."""
+    rows = torch.tensor(list(itertools.permutations(range(n))), device=logits.device)
+    matrices = F.one_hot(rows, n).to(logits.dtype)  # the identity comes first
+    return torch.einsum("...p,pij->...ij", logits.softmax(-1), matrices)
 
 
 def sinkhorn(logits: Tensor, iterations: int, eps: float = 1e-6) -> Tensor:

@@ -50,9 +50,12 @@ class NGPT(Wiring):
     the paper.
     """
 
+    multiplier_place = "none"  # the stream moves on a sphere
+
     # No warm-up; the decay is the usual one.
     schedule = "cosine(warmup=0)"
     scheme = "unit"
+    ignores_branch_size = True
 
     # NOTE[DIFF]: x is normalized before the step as in the released code; OLMo-core uses the raw x
     # (skip=raw).

@@ -42,6 +42,8 @@ class NormFormer(Wiring):
     larger learning rate than for Pre-LN.
     """
 
+    multiplier_place = "write"
+
     # The released recipe decays linearly after a short warm-up (fairseq, train_lm.sh).
     schedule = "linear(warmup=0.05)"
 
@@ -101,15 +103,20 @@ class NormFormer(Wiring):
         return self.norm(site)(state[0]), state
 
     def write(self, state: State, site: Site, branch: Tensor) -> State:
+        return self.add_branch(state, site, self.finish_branch(site, branch))
+
+    def finish_branch(self, site: Site, branch: Tensor) -> Tensor:
         # Normalize the output of attention before the add.
-        (x,) = state
         key = str(site.index)
         if key in self.g and self.head_scale == "post":
             branch = branch * self.g[key].repeat_interleave(branch.shape[-1] // len(self.g[key]))
         if key in self.outer_norms:
             branch = self.bind(self.outer_norms[key])(branch)
-        if key in self.res:
-            x = self.res[key] * x
+        return self.scale_residual(branch)
+
+    def add_branch(self, state: State, site: Site, branch: Tensor) -> State:
+        key = str(site.index)
+        x = self.res[key] * state[0] if key in self.res else state[0]
         return (x + branch,)
 
     def close(self, state: State) -> Tensor:

@@ -6,7 +6,6 @@ from torch import Tensor
 
 from addnorm.core.cards import Card
 from addnorm.core.plan import Plan, Site
-from addnorm.core.registry import Positive
 from addnorm.norms.base import make_norm
 from addnorm.wirings.base import Branch, State, Wiring, register
 
@@ -29,12 +28,11 @@ from addnorm.wirings.base import Branch, State, Wiring, register
 class PreLN(Wiring):
     """Normalize on the way into the sub-layer; the skip carries the raw stream.
 
-    x_next = x + m * f(N(x))
+    x_next = x + f(N(x))
     y      = N_final(x)      after the last site
 
     x, f(x): (..., dim) the stream and the branch
     N: one norm per site, and N_final; first_norm=False leaves out the very first (FT-Transformer)
-    m: residual_multiplier, a constant, 1 (Granite: 0.22; depth-muP: sqrt(base depth / depth))
     out, ffn_out: with init=gpt2 all weights start at N(0, 0.02^2), these two divided by sqrt(sites)
 
     Xiong et al. 2020, figure 1b; init: Radford et al., Language Models are Unsupervised Multitask
@@ -48,10 +46,9 @@ class PreLN(Wiring):
         *,
         init: Literal["xavier", "gpt2"] = "xavier",
         first_norm: bool = True,
-        residual_multiplier: Positive = 1.0,
     ) -> None:
         super().__init__(plan)
-        self.init, self.residual_multiplier = init, residual_multiplier
+        self.init = init
         self.scheme = "gpt2" if init == "gpt2" else Wiring.scheme
         self.norms = self.make_site_norms()
         if not first_norm:
@@ -65,8 +62,6 @@ class PreLN(Wiring):
 
     def write(self, state: State, site: Site, branch: Tensor) -> State:
         (x,) = state
-        if self.residual_multiplier != 1:
-            branch = self.residual_multiplier * branch
         return (x + branch,)
 
     def step(self, state: State, site: Site, branch: Branch) -> State:
@@ -74,8 +69,7 @@ class PreLN(Wiring):
         h, (x,) = self.read(state, site)
         after = site.index + 1
         norm = self.norms[after] if after < len(self.norms) else self.final_norm
-        is_plain = self.residual_multiplier == 1  # the kernel has no factor on the branch
-        fused = self.add_and_norm(x, h, branch, norm=norm) if is_plain else None
+        fused = self.add_and_norm(x, h, branch, norm=norm)
         return self.write((x,), site, branch(h)) if fused is None else fused
 
     def close(self, state: State) -> Tensor:
@@ -85,4 +79,4 @@ class PreLN(Wiring):
     def gain(self, role: str, site: Site | None = None) -> float:
         # Output matrices shrink with the number of additions, so the stream's variance stays.
         shrinks = self.init == "gpt2" and role in ("out", "ffn_out")
-        return len(self.plan.sites) ** -0.5 if shrinks else 1.0
+        return len(self.plan.at_base.sites) ** -0.5 if shrinks else 1.0

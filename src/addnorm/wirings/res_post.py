@@ -38,6 +38,8 @@ class ResPost(Wiring):
     matrix with zeros, which amplifies the gradient by 1 / sqrt(eps); start the gain at zero.
     """
 
+    multiplier_place = "write"
+
     # NOTE[DIFF]: dropout acts on the output of the sub-layer, before N; in OLMo 2, after N.
     # NOTE[DIFF]: the gain starts at 1 as in OLMo 2; start=0.0 is Swin V2, whose blocks start as the
     # identity. Swin V2's largest model has an extra norm on the stream every six layers, which is
@@ -57,8 +59,13 @@ class ResPost(Wiring):
         return state[0], state
 
     def write(self, state: State, site: Site, branch: Tensor) -> State:
-        (x,) = state
-        return (x + self.norm(site)(branch),)
+        return self.add_branch(state, site, self.finish_branch(site, branch))
+
+    def finish_branch(self, site: Site, branch: Tensor) -> Tensor:
+        return self.scale_residual(self.norm(site)(branch))
+
+    def add_branch(self, state: State, site: Site, branch: Tensor) -> State:
+        return (state[0] + branch,)
 
     def close(self, state: State) -> Tensor:
         return self.apply_final_norm(state[0])

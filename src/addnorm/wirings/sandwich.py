@@ -35,6 +35,8 @@ class Sandwich(Wiring):
     Ding et al. 2021, section 2.4; Kim et al., Peri-LN, 2025, arXiv 2502.02732.
     """
 
+    multiplier_place = "write"
+
     # NOTE[DIFF]: CogView divides by the largest entry before it normalizes, which only concerns
     # numerics, and initializes output matrices smaller, which has no effect before N_out. Both are
     # omitted.
@@ -55,8 +57,13 @@ class Sandwich(Wiring):
         return self.norm(site)(state[0]), state
 
     def write(self, state: State, site: Site, branch: Tensor) -> State:
-        (x,) = state
-        return (x + self.norm(site, "outer_norms")(branch),)
+        return self.add_branch(state, site, self.finish_branch(site, branch))
+
+    def finish_branch(self, site: Site, branch: Tensor) -> Tensor:
+        return self.scale_residual(self.norm(site, "outer_norms")(branch))
+
+    def add_branch(self, state: State, site: Site, branch: Tensor) -> State:
+        return (state[0] + branch,)
 
     def close(self, state: State) -> Tensor:
         return self.apply_final_norm(state[0])

@@ -43,6 +43,8 @@ class Siamese(Wiring):
     Li et al. 2026, from the released vision model.
     """
 
+    multiplier_place = "none"  # layers are damped by their number already
+
     num_state_tensors = 2
 
     # NOTE[DIFF]: the released divisor is sqrt(2 * layer), for two sub-layers per layer; for other

@@ -71,7 +71,8 @@ class SubLN(Wiring):
             site is not None and self.plan.sublayer_kind(site) == "cross"
         ):
             return 1.0
-        own = math.log(max(len(self.plan.sites), 2))
+        base = self.plan.at_base
+        own = math.log(max(len(base.sites), 2))
         if self.plan.role == "encoder":
-            return math.sqrt(math.log(3 * (self.plan.other_depth or 1)) * own / 3)
+            return math.sqrt(math.log(3 * (base.other_depth or 1)) * own / 3)
         return math.sqrt(own)

@@ -58,7 +58,7 @@ class TFixup(Wiring):
         return state[0]
 
     def gain(self, role: str, site: Site | None = None) -> float:
-        depth = self.plan.depth
+        depth = self.plan.at_base.depth
         if role == "embed":
             return (9 * depth) ** -0.25
         if role in ("value", "out", "ffn_in", "ffn_out"):

@@ -210,6 +210,27 @@ def test_fixup_without_a_reader_of_its_output_stays():
     assert plain.config.wiring == "fixup" and not notes[0].folded
 
 
+@pytest.mark.parametrize("wiring", ["post_ln", "deepnorm", "rezero"])
+def test_encoders_without_a_head_fold(wiring):
+    model = make_model("classifier", classes=None, wiring=wiring, dtype=torch.float64)
+    plain, _ = check_fold(model)
+    assert plain.config.wiring == ("none" if wiring == "rezero" else "post_ln")
+
+
+@pytest.mark.parametrize("wiring", ["post_ln", "deepnorm", "rezero"])
+def test_a_projection_of_the_embedding_stays(wiring):
+    options = {"embed_dim": 8, "head_layer": True, "embed_norm": "layer", "wiring": wiring}
+    plain, notes = check_fold(make_model("masked_lm", dtype=torch.float64, **options))
+    assert plain.config.wiring == wiring and plain.config.embed_dim == 8
+    assert wiring == "post_ln" or "projection of the embedding" in str(notes[0])
+
+
+def test_learned_positions_with_a_relative_bias_are_scaled():
+    options = {"positions": "learned_t5(length=20)", "wiring": "deepnorm"}
+    plain, _ = check_fold(make_model("masked_lm", dtype=torch.float64, **options))
+    assert plain.config.wiring == "post_ln" and plain.config.positions == "learned_t5(length=20)"
+
+
 def test_one_stack_of_a_pair_may_fold_alone():
     model = make_model("seq2seq", wiring="deepnorm", encoder_wiring="b2t", dtype=torch.float64)
     plain, notes = check_fold(model)

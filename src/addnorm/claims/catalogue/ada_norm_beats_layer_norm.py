@@ -3,10 +3,10 @@
 from collections.abc import Mapping, Sequence
 
 from addnorm.claims.checks import Check
-from addnorm.claims.claim import Budget, ChartSpec, register
+from addnorm.claims.claim import Budget, register
 from addnorm.claims.experiments import norm_comparison
 from addnorm.claims.progress_scale import best_setting_values
-from addnorm.claims.training_claims import PROGRESS_DEFINITION, ComparisonClaim
+from addnorm.claims.training_claims import PROGRESS_DEFINITION, ComparisonClaim, make_progress_chart
 from addnorm.comparison.spec import Comparison
 from addnorm.comparison.statistics import paired_difference
 from addnorm.core.cards import Card
@@ -44,7 +44,7 @@ class AdaNormBeatsLayerNorm(ComparisonClaim):
         + PROGRESS_DEFINITION
     )
     rule = "AdaNorm makes more progress than LayerNorm, seed by seed: the difference is above 0."
-    chart = ChartSpec(name="progress", x="lr", y="progress", log_x=True)
+    chart = make_progress_chart()
 
     def comparisons(self, budget: Budget) -> Mapping[str, Comparison]:
         return {"norms": norm_comparison(budget, ["layer", "ada"])}

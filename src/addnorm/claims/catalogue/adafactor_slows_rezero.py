@@ -37,7 +37,7 @@ VOCAB = 32
 @register(
     Card(
         name="adafactor_slows_rezero",
-        title="Adafactor crawls from zero",
+        title="Adafactor slows ReZero",
         formula="|step of alpha| <= max(1e-3, |alpha|) * 1e-2, so |alpha| <= 1e-3 after 100 steps",
         paper=(
             "Shazeer and Stern, Adafactor: Adaptive Learning Rates with Sublinear Memory Cost, "

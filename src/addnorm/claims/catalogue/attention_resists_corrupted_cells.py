@@ -32,7 +32,7 @@ CORRUPTIONS = ("missing", "noise")
 @register(
     Card(
         name="attention_resists_corrupted_cells",
-        title="Attention over columns stands spoilt cells",
+        title="Attention over columns resists corrupted cells",
         formula="accuracy(spoilt) / accuracy(whole): Transformer > MLP",
         paper=(
             "Huang et al., TabTransformer: Tabular Data Modeling Using Contextual Embeddings, "

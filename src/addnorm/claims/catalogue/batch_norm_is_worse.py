@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from addnorm.claims.checks import Check, estimate_over_seeds
-from addnorm.claims.claim import Budget, ChartSpec, register
+from addnorm.claims.claim import Budget, register
 from addnorm.claims.experiments import THIRD_ROUND
 from addnorm.claims.progress_scale import best_setting_values
 from addnorm.claims.training_claims import (
@@ -13,6 +13,7 @@ from addnorm.claims.training_claims import (
     TRAINED_GUIDE,
     TRAINED_THRESHOLD,
     ComparisonClaim,
+    make_progress_chart,
 )
 from addnorm.comparison.parse import parse_comparison
 from addnorm.comparison.spec import Comparison
@@ -72,14 +73,7 @@ class BatchNormIsWorse(ComparisonClaim):
     )
     corrected = True
     has_new_rows = True
-    chart = ChartSpec(
-        name="progress",
-        x="lr",
-        y="progress",
-        group_by=("arm", "study"),
-        log_x=True,
-        guides=TRAINED_GUIDE,
-    )
+    chart = make_progress_chart("arm", "study", guides=TRAINED_GUIDE)
 
     def comparisons(self, budget: Budget) -> Mapping[str, Comparison]:
         at: dict[Budget, dict[str, Any]] = {

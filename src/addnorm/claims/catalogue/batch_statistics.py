@@ -30,7 +30,7 @@ DRIFT_THRESHOLD = 0.1
 @register(
     Card(
         name="batch_statistics",
-        title="Statistics of other lengths",
+        title="BatchNorm on longer sequences",
         formula="mean over tokens of BN(x) moves with the length of x, that of LN(x) does not",
         paper=(
             "Ba, Kiros and Hinton, Layer Normalization, 2016, arXiv 1607.06450, who say it of "

@@ -41,7 +41,7 @@ class DeepPostLnFailsOnMulti30k(ComparisonClaim):
     paper_location = "section 5 and tables 2 and 3"
     about = ("post_ln", "b2t", "pre_ln")
     finding = "Post-LN reaches {progress of post_ln} of Pre-LN's progress and B2T {progress of b2t}"
-    measured_on = "10,000 captions of Multi30k, 18+18 layers of width 32, 240 steps"
+    measured_on = "10,000 captions of Multi30k, 18+18 layers of width 32, 120 steps"
     reach = "losses at an early stage; no translation is scored"
     experiment = (
         "Encoder and decoder of eighteen layers each learn to translate captions from English to "
@@ -56,8 +56,9 @@ class DeepPostLnFailsOnMulti30k(ComparisonClaim):
     pilot = (
         "a run by this rule with other seeds, 120 steps and learning rates up to 2e-3, which was "
         "best for B2T: Post-LN made no progress and B2T 0.9 of Pre-LN's, but the premise about "
-        "the edges was not held. This round has more steps and two higher rates for B2T. No run "
-        "of it had been looked at when this was written."
+        "the edges was not held. This round has two higher rates for B2T. It was planned with 240 "
+        "steps and a lower rate for B2T, too; both were taken back for lack of time, before any "
+        "run of it."
     )
     corrected = True
     has_new_rows = True
@@ -69,9 +70,8 @@ class DeepPostLnFailsOnMulti30k(ComparisonClaim):
             ["post_ln"],
             arms_without_warmup=["pre_ln"],
             tuned_arms=["b2t"],
-            tuned_lrs=(5e-4, 1e-3, 2e-3, 4e-3, 8e-3),
+            tuned_lrs=(1e-3, 2e-3, 4e-3, 8e-3),
             seeds=3,
-            steps=240,
             **FIFTH_ROUND,
         )
         return {"deep": use_captions(spec)}

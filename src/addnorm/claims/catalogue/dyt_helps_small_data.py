@@ -3,10 +3,10 @@
 from collections.abc import Mapping, Sequence
 
 from addnorm.claims.checks import Check
-from addnorm.claims.claim import Budget, ChartSpec, register
+from addnorm.claims.claim import Budget, register
 from addnorm.claims.experiments import SMALL_CORPUS_RECORDS, norm_comparison
 from addnorm.claims.progress_scale import best_setting_values
-from addnorm.claims.training_claims import PROGRESS_DEFINITION, ComparisonClaim
+from addnorm.claims.training_claims import PROGRESS_DEFINITION, ComparisonClaim, make_progress_chart
 from addnorm.comparison.spec import Comparison
 from addnorm.comparison.statistics import paired_difference
 from addnorm.core.cards import Card
@@ -16,7 +16,7 @@ from addnorm.core.rows import Row
 @register(
     Card(
         name="dyt_helps_small_data",
-        title="DyT wants few tokens",
+        title="DyT on little data",
         formula="loss(tanh(alpha * x)) < loss(LayerNorm) on few tokens, > on many",
         paper=(
             "a study of DyT as a regulariser, 2026, arXiv 2604.23434 (read in a summary only), "
@@ -55,7 +55,7 @@ class DytHelpsSmallData(ComparisonClaim):
         "Seed by seed: DyT makes more progress than LayerNorm on few pairs, and less on all: the "
         "differences are above and below 0."
     )
-    chart = ChartSpec(name="progress", x="lr", y="progress", group_by=("arm", "study"), log_x=True)
+    chart = make_progress_chart("arm", "study")
 
     def comparisons(self, budget: Budget) -> Mapping[str, Comparison]:
         norms = ["layer", "dyt"]

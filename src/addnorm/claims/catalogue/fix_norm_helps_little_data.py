@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from addnorm.claims.checks import Check
-from addnorm.claims.claim import Budget, ChartSpec, register
+from addnorm.claims.claim import Budget, register
 from addnorm.claims.experiments import SMALL_CORPUS_RECORDS, norm_comparison
 from addnorm.claims.progress_scale import best_setting_values
 from addnorm.claims.training_claims import (
@@ -11,6 +11,7 @@ from addnorm.claims.training_claims import (
     PROGRESS_DEFINITION,
     RULE_CHANGED_ON_SEEN_ROWS,
     ComparisonClaim,
+    make_progress_chart,
 )
 from addnorm.comparison.spec import Comparison
 from addnorm.comparison.statistics import paired_difference
@@ -78,7 +79,7 @@ class FixNormHelpsLittleData(ComparisonClaim):
         + RULE_CHANGED_ON_SEEN_ROWS
     )
     corrected = True
-    chart = ChartSpec(name="progress", x="lr", y="progress", group_by=("arm", "study"), log_x=True)
+    chart = make_progress_chart("arm", "study")
 
     def comparisons(self, budget: Budget) -> Mapping[str, Comparison]:
         return {

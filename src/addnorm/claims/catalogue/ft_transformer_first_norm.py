@@ -5,7 +5,7 @@ from statistics import fmean
 from typing import Any
 
 from addnorm.claims.checks import Check, estimate_over_seeds
-from addnorm.claims.claim import Budget, ChartSpec, register
+from addnorm.claims.claim import Budget, register
 from addnorm.claims.experiments import SHALLOW_LRS, THIRD_ROUND
 from addnorm.claims.progress_scale import best_setting_values
 from addnorm.claims.table_datasets import TARGET_COLUMN
@@ -14,6 +14,7 @@ from addnorm.claims.training_claims import (
     TABLE_PROGRESS_DEFINITION,
     TRAINED_GUIDE,
     ComparisonClaim,
+    make_progress_chart,
 )
 from addnorm.comparison.parse import parse_comparison
 from addnorm.comparison.spec import Comparison
@@ -83,14 +84,7 @@ class FtTransformerFirstNorm(ComparisonClaim):
     )
     corrected = True
     has_new_rows = True
-    chart = ChartSpec(
-        name="progress",
-        x="lr",
-        y="progress",
-        group_by=("study", "arm"),
-        log_x=True,
-        guides=TRAINED_GUIDE,
-    )
+    chart = make_progress_chart("study", "arm", guides=TRAINED_GUIDE)
 
     def comparisons(self, budget: Budget) -> Mapping[str, Comparison]:
         at: dict[Budget, dict[str, Any]] = {

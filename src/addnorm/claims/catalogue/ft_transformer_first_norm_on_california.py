@@ -9,7 +9,7 @@ from addnorm.claims.catalogue.ft_transformer_first_norm import (
     check_first_norm,
 )
 from addnorm.claims.checks import Check
-from addnorm.claims.claim import Budget, ChartSpec, register
+from addnorm.claims.claim import Budget, register
 from addnorm.claims.experiments import SHALLOW_LRS, THIRD_ROUND
 from addnorm.claims.training_claims import (
     NEGLIGIBLE_PROGRESS,
@@ -17,6 +17,7 @@ from addnorm.claims.training_claims import (
     TABLE_PROGRESS_DEFINITION,
     TRAINED_GUIDE,
     ComparisonClaim,
+    make_progress_chart,
 )
 from addnorm.comparison.parse import parse_comparison
 from addnorm.comparison.spec import Comparison
@@ -62,7 +63,7 @@ class FtTransformerFirstNormOnCalifornia(ComparisonClaim):
         f"the first norm than with it, by more than {NEGLIGIBLE_PROGRESS:g}, seed by seed."
     )
     pilot = NOTHING_LOOKED_AT
-    chart = ChartSpec(name="progress", x="lr", y="progress", log_x=True, guides=TRAINED_GUIDE)
+    chart = make_progress_chart(guides=TRAINED_GUIDE)
 
     def comparisons(self, budget: Budget) -> Mapping[str, Comparison]:
         at: dict[Budget, dict[str, Any]] = {

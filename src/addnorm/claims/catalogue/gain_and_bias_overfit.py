@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from addnorm.claims.checks import Check
-from addnorm.claims.claim import Budget, ChartSpec, register
+from addnorm.claims.claim import Budget, register
 from addnorm.claims.experiments import SMALL_CORPUS_RECORDS, norm_comparison
 from addnorm.claims.progress_scale import best_setting_rows, best_setting_values
 from addnorm.claims.training_claims import (
@@ -12,6 +12,7 @@ from addnorm.claims.training_claims import (
     RULE_CHANGED_ON_SEEN_ROWS,
     ComparisonClaim,
     TrainedClaim,
+    make_progress_chart,
 )
 from addnorm.comparison.spec import Comparison
 from addnorm.comparison.statistics import paired_difference
@@ -73,7 +74,7 @@ class GainAndBiasOverfit(ComparisonClaim):
     )
     pilot = TrainedClaim.pilot + RULE_CHANGED_ON_SEEN_ROWS
     corrected = True
-    chart = ChartSpec(name="progress", x="lr", y="progress", group_by=("arm", "study"), log_x=True)
+    chart = make_progress_chart("arm", "study")
     row_names = ("progress", "loss", "train_loss")
 
     def comparisons(self, budget: Budget) -> Mapping[str, Comparison]:

@@ -29,7 +29,7 @@ SLOPE_TOLERANCE = abs(POST_LN_SLOPE - PRE_LN_SLOPE) / 2
 @register(
     Card(
         name="last_gradient",
-        title="The last gradient",
+        title="Gradient of the last layer",
         formula="|d loss / d W_2 of the last layer| ~ 1 in Post-LN, ~ 1 / sqrt(depth) in Pre-LN",
         paper=(
             "Xiong et al., On Layer Normalization in the Transformer Architecture, 2020, "

@@ -28,7 +28,7 @@ SQUARE_RATIO_RANGE = (0.999, 1.001)
 @register(
     Card(
         name="layer_norm_length",
-        title="The length behind LayerNorm",
+        title="Length of a normalized token",
         formula="y . 1 = 0 and y . y = dim",
         paper=(
             "Xiong et al., On Layer Normalization in the Transformer Architecture, 2020, "

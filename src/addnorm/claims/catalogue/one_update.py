@@ -29,7 +29,7 @@ from addnorm.train.optimizers.base import make_optimizer
 @register(
     Card(
         name="one_update",
-        title="One update",
+        title="Output change of one update",
         formula="Var[F(x; W) - F(x; W*)] = O(depth) in Post-LN, O(log(depth)) in Pre-LN",
         paper=(
             "Liu et al., Understanding the Difficulty of Training Transformers, 2020, "

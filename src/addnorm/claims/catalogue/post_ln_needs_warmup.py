@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 
 from addnorm.claims.checks import Check, estimate_over_seeds
-from addnorm.claims.claim import Budget, ChartSpec, register
+from addnorm.claims.claim import Budget, register
 from addnorm.claims.experiments import FIFTH_ROUND, warmup_comparison
 from addnorm.claims.progress_scale import best_setting_values
 from addnorm.claims.training_claims import (
@@ -14,6 +14,7 @@ from addnorm.claims.training_claims import (
     TRAINED_GUIDE,
     TRAINED_THRESHOLD,
     ComparisonClaim,
+    make_progress_chart,
 )
 from addnorm.comparison.spec import Comparison
 from addnorm.comparison.statistics import paired_difference
@@ -40,14 +41,7 @@ WARMUP_FINDING = (
     "without, each at its best rate} in Post-LN and {pre_ln: with warm-up minus without, each at "
     "its best rate} in Pre-LN"
 )
-WARMUP_CHART = ChartSpec(
-    name="progress",
-    x="lr",
-    y="progress",
-    group_by=("arm", "warmup"),
-    log_x=True,
-    guides=TRAINED_GUIDE,
-)
+WARMUP_CHART = make_progress_chart("arm", "warmup", guides=TRAINED_GUIDE)
 
 
 @register(

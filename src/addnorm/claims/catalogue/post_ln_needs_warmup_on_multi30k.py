@@ -3,8 +3,6 @@
 from collections.abc import Mapping, Sequence
 
 from addnorm.claims.catalogue.post_ln_needs_warmup import (
-    POST_LN_LRS,
-    PRE_LN_LRS,
     WARMUP_CHART,
     WARMUP_FINDING,
     WARMUP_RULE,
@@ -18,7 +16,9 @@ from addnorm.comparison.spec import Comparison
 from addnorm.core.cards import Card
 from addnorm.core.rows import Row
 
-ARMS = ("post_ln", "pre_ln")
+LRS = {"post_ln": (7e-4, 1e-3, 2e-3, 4e-3, 8e-3), "pre_ln": (2e-3, 4e-3, 8e-3, 3.2e-2)}
+"""Learning rates by arm: those of the claim on dates, but for one of each between or below the
+best, which was taken away for lack of time before any run."""
 
 
 @register(
@@ -67,16 +67,16 @@ class PostLnNeedsWarmupOnMulti30k(ComparisonClaim):
                     [arm],
                     with_warmup=[False, True],
                     optimizer="adamw",
-                    seeds=6,
+                    seeds=5,
                     lrs=lrs,
                     seed_round=FIFTH_ROUND,
                 )
             )
-            for arm, lrs in zip(ARMS, (POST_LN_LRS, PRE_LN_LRS), strict=True)
+            for arm, lrs in LRS.items()
         }
 
     def corpora(self, budget: Budget) -> Mapping[str, str]:
-        return {} if budget == "smoke" else dict.fromkeys(ARMS, "multi30k")
+        return {} if budget == "smoke" else dict.fromkeys(LRS, "multi30k")
 
     def findings(self, rows: Sequence[Row]) -> list[Check]:
         return check_warmup(rows)

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from addnorm.claims.catalogue.post_ln_needs_warmup import POST_LN_LRS
 from addnorm.claims.checks import Check
-from addnorm.claims.claim import Budget, ChartSpec, register
+from addnorm.claims.claim import Budget, register
 from addnorm.claims.experiments import FIFTH_ROUND, warmup_comparison
 from addnorm.claims.progress_scale import best_setting_values
 from addnorm.claims.training_claims import (
@@ -12,6 +12,7 @@ from addnorm.claims.training_claims import (
     PROGRESS_DEFINITION,
     TRAINED_GUIDE,
     ComparisonClaim,
+    make_progress_chart,
 )
 from addnorm.comparison.spec import Comparison
 from addnorm.comparison.statistics import paired_difference
@@ -63,9 +64,7 @@ class RadamReplacesWarmup(ComparisonClaim):
     )
     corrected = True
     has_new_rows = True
-    chart = ChartSpec(
-        name="progress", x="lr", y="progress", group_by=("study",), log_x=True, guides=TRAINED_GUIDE
-    )
+    chart = make_progress_chart("study", guides=TRAINED_GUIDE)
 
     def comparisons(self, budget: Budget) -> Mapping[str, Comparison]:
         return {

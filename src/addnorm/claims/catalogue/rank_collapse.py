@@ -39,7 +39,7 @@ MIN_COSINE_DISTANCE = 1e-12
 @register(
     Card(
         name="rank_collapse",
-        title="Without skips, one direction",
+        title="Rank collapse without skips",
         formula="x <- N(f(x)): cos(x_s, x_t) -> 1 for all tokens s, t",
         paper=(
             "Dong, Cordonnier and Loukas, Attention is Not All You Need: Pure Attention Loses "

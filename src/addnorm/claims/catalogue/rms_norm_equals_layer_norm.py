@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from addnorm.claims.checks import Check
-from addnorm.claims.claim import Budget, ChartSpec, ClaimWorkspace, register
+from addnorm.claims.claim import Budget, ClaimWorkspace, register
 from addnorm.claims.experiments import norm_comparison
 from addnorm.claims.init_claims import (
     BudgetSettings,
@@ -20,7 +20,12 @@ from addnorm.claims.init_claims import (
     select_rows,
 )
 from addnorm.claims.progress_scale import best_setting_values
-from addnorm.claims.training_claims import NEGLIGIBLE_PROGRESS, PROGRESS_DEFINITION, ComparisonClaim
+from addnorm.claims.training_claims import (
+    NEGLIGIBLE_PROGRESS,
+    PROGRESS_DEFINITION,
+    ComparisonClaim,
+    make_progress_chart,
+)
 from addnorm.comparison.spec import Comparison
 from addnorm.comparison.statistics import paired_difference
 from addnorm.core.cards import Card
@@ -67,7 +72,7 @@ class RmsNormEqualsLayerNorm(ComparisonClaim):
         f"from its by less than {NEGLIGIBLE_PROGRESS:g}, seed by seed; and ln(speed) of RMSNorm is "
         "above that of LayerNorm, round by round."
     )
-    chart = ChartSpec(name="progress", x="lr", y="progress", log_x=True)
+    chart = make_progress_chart()
     timing_settings = make_budget_table(
         rounds=(2, 12, 24), passes=(2, 10, 20), dim=(16, 128, 512), depth=(1, 4, 12)
     )

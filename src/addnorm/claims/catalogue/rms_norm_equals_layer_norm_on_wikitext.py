@@ -4,13 +4,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from addnorm.claims.checks import Check
-from addnorm.claims.claim import Budget, ChartSpec, register
+from addnorm.claims.claim import Budget, register
 from addnorm.claims.experiments import FIFTH_ROUND, LARGE, SHALLOW_LRS, SMALL, TINY
 from addnorm.claims.progress_scale import best_setting_values
 from addnorm.claims.training_claims import (
     NEGLIGIBLE_PROGRESS,
     PROGRESS_DEFINITION,
     ComparisonClaim,
+    make_progress_chart,
 )
 from addnorm.comparison.parse import parse_comparison
 from addnorm.comparison.spec import Comparison
@@ -53,7 +54,7 @@ class RmsNormEqualsLayerNormOnWikitext(ComparisonClaim):
     )
     corrected = True
     has_new_rows = True
-    chart = ChartSpec(name="progress", x="lr", y="progress", log_x=True)
+    chart = make_progress_chart()
 
     def comparisons(self, budget: Budget) -> Mapping[str, Comparison]:
         at: dict[Budget, dict[str, Any]] = {

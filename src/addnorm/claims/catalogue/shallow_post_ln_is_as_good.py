@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from addnorm.claims.checks import Check
-from addnorm.claims.claim import Budget, ChartSpec, register
+from addnorm.claims.claim import Budget, register
 from addnorm.claims.experiments import shallow_comparison
 from addnorm.claims.progress_scale import best_setting_values
 from addnorm.claims.training_claims import (
@@ -11,6 +11,7 @@ from addnorm.claims.training_claims import (
     NEGLIGIBLE_PROGRESS,
     PROGRESS_DEFINITION,
     ComparisonClaim,
+    make_progress_chart,
 )
 from addnorm.comparison.spec import Comparison
 from addnorm.comparison.statistics import paired_difference
@@ -49,7 +50,7 @@ class ShallowPostLnIsAsGood(ComparisonClaim):
         f"makes less than {NEGLIGIBLE_PROGRESS:g} less than Pre-LN at its best, seed by seed."
     )
     pilot = FIRST_PILOT
-    chart = ChartSpec(name="progress", x="lr", y="progress", group_by=("arm", "warmup"), log_x=True)
+    chart = make_progress_chart("arm", "warmup")
 
     def comparisons(self, budget: Budget) -> Mapping[str, Comparison]:
         return {"shallow": shallow_comparison(budget, ["post_ln", "pre_ln"])}

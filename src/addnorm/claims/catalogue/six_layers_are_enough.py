@@ -3,10 +3,15 @@
 from collections.abc import Mapping, Sequence
 
 from addnorm.claims.checks import Check
-from addnorm.claims.claim import Budget, ChartSpec, register
+from addnorm.claims.claim import Budget, register
 from addnorm.claims.experiments import deep_comparison
 from addnorm.claims.progress_scale import best_setting_values
-from addnorm.claims.training_claims import NEGLIGIBLE_PROGRESS, PROGRESS_DEFINITION, ComparisonClaim
+from addnorm.claims.training_claims import (
+    NEGLIGIBLE_PROGRESS,
+    PROGRESS_DEFINITION,
+    ComparisonClaim,
+    make_progress_chart,
+)
 from addnorm.comparison.spec import Comparison
 from addnorm.comparison.statistics import paired_difference
 from addnorm.core.cards import Card
@@ -49,9 +54,7 @@ class SixLayersAreEnough(ComparisonClaim):
         "Premise: six layers, the reference, learn. Twelve layers make less "
         f"than {NEGLIGIBLE_PROGRESS:g} more than six, seed by seed."
     )
-    chart = ChartSpec(
-        name="progress", x="lr", y="progress", group_by=("depth", "warmup"), log_x=True
-    )
+    chart = make_progress_chart("depth", "warmup")
     group_fields = ("study", "depth")
 
     def comparisons(self, budget: Budget) -> Mapping[str, Comparison]:

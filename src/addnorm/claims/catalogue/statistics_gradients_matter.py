@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from addnorm.claims.checks import Check
-from addnorm.claims.claim import Budget, ChartSpec, register
+from addnorm.claims.claim import Budget, register
 from addnorm.claims.experiments import norm_comparison
 from addnorm.claims.progress_scale import best_setting_values
 from addnorm.claims.training_claims import (
@@ -12,6 +12,7 @@ from addnorm.claims.training_claims import (
     PROGRESS_DEFINITION,
     TRAINED_GUIDE,
     ComparisonClaim,
+    make_progress_chart,
 )
 from addnorm.comparison.spec import Comparison
 from addnorm.comparison.statistics import paired_difference
@@ -30,7 +31,7 @@ MAX_RECOVERED_FRACTION = 0.5
 @register(
     Card(
         name="statistics_gradients_matter",
-        title="Gradients of the statistics",
+        title="Gradients through LayerNorm's statistics",
         formula="y = (x - sg(mean)) / sg(std) is worse than y = (x - mean) / std",
         paper=(
             "Xu et al., Understanding and Improving Layer Normalization, 2019, arXiv 1911.07013"
@@ -65,7 +66,7 @@ class StatisticsGradientsMatter(ComparisonClaim):
         "the premise failed; then sixteen cells of six and twelve layers (seed 50), in which it "
         "does. The seeds that are told here nobody had seen."
     )
-    chart = ChartSpec(name="progress", x="lr", y="progress", log_x=True, guides=TRAINED_GUIDE)
+    chart = make_progress_chart(guides=TRAINED_GUIDE)
 
     def comparisons(self, budget: Budget) -> Mapping[str, Comparison]:
         deeper: dict[str, Any] = {} if budget == "smoke" else {"depth": DEPTH}

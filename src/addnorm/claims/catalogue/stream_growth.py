@@ -30,7 +30,7 @@ BOUND_SLOPES = {"lower bound": 1 / 2, "upper bound": 3 / 2}
 @register(
     Card(
         name="stream_growth",
-        title="Pre-LN's stream grows",
+        title="Growth of Pre-LN's stream",
         formula="(1 + l / 2) * dim <= E |x_l|^2 <= (1 + 3 * l / 2) * dim",
         paper=(
             "Xiong et al., On Layer Normalization in the Transformer Architecture, 2020, "

@@ -33,7 +33,7 @@ ARMS = ("post_ln", "pre_ln", "res_post")
 @register(
     Card(
         name="third_position",
-        title="A third position",
+        title="A norm after the branch",
         formula="x + N(f(x)): Var x_i = Var x_0 + i, whatever the size of f",
         paper=(
             "Tay et al., Efficient Transformers: A Survey, 2020, arXiv 2009.06732, where it "

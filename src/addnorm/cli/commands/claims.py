@@ -23,13 +23,21 @@ Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON")]
 @claims.command("list")
 def list_claims(json: Json = False) -> None:
     """List all claims with statement, source and cost."""
+    from addnorm.cli.index import read_section
     from addnorm.cli.output import make_console, write_json, write_page
 
+    claims_facts = read_section("claim_list")
+    if claims_facts is None:
+        claims_facts = list_claim_facts()
     if json:
-        write_json(_claims_to_dicts())
+        write_json(claims_facts)
         return
+    rows = [
+        (each["id"], each["statement"], each["source"], each["how"], each["cost"]["standard"])
+        for each in claims_facts
+    ]
     console = make_console()
-    write_page(console, *_render_table(console, LIST_COLUMNS, _claim_rows()))
+    write_page(console, *_render_table(console, LIST_COLUMNS, rows))
 
 
 @claims.command()
@@ -113,7 +121,8 @@ def _print_results(results: "dict[str, Result]", *, json: bool) -> None:
     write_page(console, *_render_table(console, VERDICT_COLUMNS, _verdict_rows(results)))
 
 
-def _claims_to_dicts() -> list[dict[str, Any]]:
+def list_claim_facts() -> list[dict[str, Any]]:
+    """Return what `addnorm claims list --json` prints."""
     from addnorm.claims import BUDGETS, registry
 
     data = []
@@ -143,16 +152,6 @@ def _result_to_dict(result: "Result") -> dict[str, Any]:
     verdict = result.verdict.to_dict() if result.verdict else {"answer": result.answer}
     data = {"id": result.claim, "budget": result.budget, "why": result.why}
     return data | {"seconds": result.seconds} | verdict
-
-
-def _claim_rows() -> list[tuple[str, ...]]:
-    from addnorm.claims import registry
-
-    rows: list[tuple[str, ...]] = []
-    for name in registry:
-        card, claim = registry.card(name), registry.member(name)()
-        rows.append((name, card.summary, claim.source, claim.method, claim.cost("standard")))
-    return rows
 
 
 def _verdict_rows(results: "dict[str, Result]") -> list[tuple[str, ...]]:

@@ -11,11 +11,13 @@ from addnorm.cli.options import SafeCsv
 
 if TYPE_CHECKING:
     from addnorm.comparison.analysis.study import Study
+    from addnorm.comparison.engines import Engine
     from addnorm.comparison.spec import Comparison
 
 OptionalStr = str | None
 AXES_PANEL = "Axes"
 EXECUTION_PANEL = "Execution"
+SLURM_PANEL = "Jobs of SLURM (--engine slurm)"
 
 
 def compare(
@@ -111,7 +113,8 @@ def compare(
         ),
     ] = None,
     engine: Annotated[
-        str, typer.Option(help="local, or ray for a cluster", rich_help_panel=EXECUTION_PANEL)
+        str,
+        typer.Option(help="local, or ray or slurm for a cluster", rich_help_panel=EXECUTION_PANEL),
     ] = "local",
     address: Annotated[
         OptionalStr,
@@ -123,12 +126,58 @@ def compare(
             help="Seconds without progress before a cell is killed", rich_help_panel=EXECUTION_PANEL
         ),
     ] = 600.0,
+    gpus_per_cell: Annotated[
+        OptionalStr,
+        typer.Option(
+            metavar="N",
+            help="GPUs of a cell, or different ones by axis, such as 1,depth=48:4; several are "
+            "used by torchrun",
+            rich_help_panel=EXECUTION_PANEL,
+        ),
+    ] = None,
+    partition: Annotated[
+        OptionalStr, typer.Option(help="Partition of the jobs", rich_help_panel=SLURM_PANEL)
+    ] = None,
+    time: Annotated[
+        OptionalStr,
+        typer.Option(
+            help="Time limit of a job, such as 4:00:00; a cell that reaches it is queued again and "
+            "resumes. Different ones by axis: 1:00:00,depth=48:8:00:00",
+            rich_help_panel=SLURM_PANEL,
+        ),
+    ] = None,
+    memory: Annotated[
+        OptionalStr,
+        typer.Option(
+            help="Memory of a job, such as 16G, or 16G,depth=48:64G", rich_help_panel=SLURM_PANEL
+        ),
+    ] = None,
+    sbatch: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="OPTION",
+            help="Further option of sbatch, such as --account=lab; may be repeated",
+            rich_help_panel=SLURM_PANEL,
+        ),
+    ] = None,
+    setup: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="COMMAND",
+            help="Shell command at the start of a job, such as 'module load cuda'; may be repeated",
+            rich_help_panel=SLURM_PANEL,
+        ),
+    ] = None,
     png: Png = None,
     csv: Csv = False,
     safe_csv: SafeCsv = False,
     json: Annotated[bool, typer.Option("--json", help="Print the result as JSON")] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print the spec as YAML and exit")
+        bool,
+        typer.Option(
+            "--dry-run",
+            help="Print the spec as YAML, with --engine slurm also the scripts, and exit",
+        ),
     ] = False,
 ) -> None:
     """Train several arrangements and report which ones train.
@@ -143,14 +192,16 @@ def compare(
         if value is not None
     }
     options = _add_axes(options, axis or [])
+    slurm_options = {"partition": partition, "time": time, "memory": memory}
+    slurm_options |= {"sbatch": tuple(sbatch or ()), "setup": tuple(setup or ())}
+    execution = {"workers": workers, "address": address, "timeout": hang_timeout}
+    execution |= {"gpus_per_cell": gpus_per_cell}
+    _check_execution(engine, address, slurm_options)
     spec = _parse_spec(options, keys or [], task, config, demo=demo)
+    folder = out or Path("demo" if demo else "comparison")
     if dry_run:
-        from addnorm.comparison.run import check_comparison
-
-        check_comparison(spec)
-        sys.stdout.write(spec.to_yaml())
+        _print_dry_run(spec, folder, engine, execution, slurm_options)
         return
-    from addnorm.comparison.engines import make_engine
     from addnorm.core.errors import UserError
     from addnorm.core.interrupts import interrupt_exit_code
     from addnorm.report.comparison.exports import write_csvs, write_pngs
@@ -159,15 +210,12 @@ def compare(
 
     if budget is not None and until is None:
         raise UserError("--budget: expected --until decided; add it, or leave out --budget")
-    if address is not None and engine != "ray":
-        raise UserError("--address: expected --engine ray; add it, or leave out --address")
-    folder = out or Path("demo" if demo else "comparison")
     reporter = make_comparison_reporter()
     try:
         study = run_and_report(
             spec,
             folder,
-            engine=make_engine(engine, workers=workers, address=address, timeout=hang_timeout),
+            engine=_make_engine(engine, execution, slurm_options),
             callback=reporter,
             until=until,  # type: ignore[arg-type] # checked there
             budget=budget,
@@ -181,6 +229,46 @@ def compare(
         write_csvs(study, folder, escape_formulas=safe_csv)
     if study.interrupted:
         raise typer.Exit(interrupt_exit_code())
+
+
+def _check_execution(engine: str, address: str | None, slurm_options: dict[str, Any]) -> None:
+    from addnorm.core.errors import UserError
+
+    if address is not None and engine != "ray":
+        raise UserError("--address: expected --engine ray; add it, or leave out --address")
+    for name, value in slurm_options.items():
+        if value and engine != "slurm":
+            raise UserError(f"--{name}: expected --engine slurm; add it, or leave out --{name}")
+
+
+def _make_engine(name: str, execution: dict[str, Any], slurm_options: dict[str, Any]) -> "Engine":
+    from addnorm.comparison.engines import SlurmOptions, make_engine
+
+    values = {option: value for option, value in slurm_options.items() if value}
+    return make_engine(name, **execution, slurm=SlurmOptions(**values) if values else None)
+
+
+def _print_dry_run(
+    spec: "Comparison",
+    folder: Path,
+    engine: str,
+    execution: dict[str, Any],
+    slurm_options: dict[str, Any],
+) -> None:
+    """Print the spec; the scripts of an engine follow as comments, so that it stays a spec file."""
+    from addnorm.comparison.run import check_comparison, preview_jobs
+
+    check_comparison(spec)
+    sys.stdout.write(spec.to_yaml())
+    if engine == "slurm":
+        from addnorm.comparison.engines.slurm import SlurmEngine
+
+        slurm = _make_engine(engine, execution, slurm_options)
+        assert isinstance(slurm, SlurmEngine)
+        folder = folder.absolute()
+        for path, script in slurm.preview_scripts(preview_jobs(spec, folder), folder).items():
+            sys.stdout.write(f"\n# {path}\n")
+            sys.stdout.writelines(f"#   {line}".rstrip() + "\n" for line in script.splitlines())
 
 
 def _add_axes(options: dict[str, Any], axes: list[str]) -> dict[str, Any]:

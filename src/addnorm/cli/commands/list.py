@@ -1,15 +1,16 @@
 """`addnorm list`: the members of a registry."""
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from addnorm.cli.registries import FAMILIES, get_registry
+from addnorm.cli.registries import FAMILIES, read_cards
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from addnorm.core.cards import Card
+CardFacts = dict[str, Any]
+"""A card as JSON data; see `Card.to_dict`."""
 
 MIN_WIDE_COLUMNS, MIN_TABLE_COLUMNS = 90, 64
 """Terminal widths from which on the list is a table with all columns, and a table at all."""
@@ -28,15 +29,15 @@ def list_members(
     from addnorm.cli.output import make_console, write_json, write_page
 
     if family is None:
-        counts = {name: len(get_registry(name)) for name in FAMILIES}
+        counts = {name: len(read_cards(name)) for name in FAMILIES}
         if json:
             write_json([{"family": name, "count": count} for name, count in counts.items()])
         else:
             write_page(make_console(), _counts(counts))
         return
-    cards = get_registry(family).cards()
+    cards = read_cards(family)
     if json:
-        write_json([card.to_dict() for card in cards])
+        write_json(cards)
         return
     console = make_console()
     if not console.is_terminal:
@@ -56,17 +57,17 @@ def _counts(counts: dict[str, int]) -> "RenderableType":
     return table
 
 
-def _plain(cards: "list[Card]") -> "RenderableType":
+def _plain(cards: list[CardFacts]) -> "RenderableType":
     """Return one line for each member, which suits grep."""
     from rich.table import Table
 
     table = Table.grid(padding=(0, 2, 0, 0))
     for card in cards:
-        table.add_row(card.name, card.title, card.formula, card.paper)
+        table.add_row(card["name"], card["title"], card["formula"], card["paper"])
     return table
 
 
-def _table(cards: "list[Card]", *, wide: bool) -> "RenderableType":
+def _table(cards: list[CardFacts], *, wide: bool) -> "RenderableType":
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold cyan")
@@ -77,19 +78,25 @@ def _table(cards: "list[Card]", *, wide: bool) -> "RenderableType":
     if wide:
         table.add_column("arXiv", no_wrap=True)
     for card in cards:
-        cells = [card.name, card.title, card.formula, str(card.year or ""), card.arxiv or ""]
+        cells = [
+            card["name"],
+            card["title"],
+            card["formula"],
+            str(card["year"] or ""),
+            card["arxiv"] or "",
+        ]
         table.add_row(*cells[: len(table.columns)])
     return table
 
 
-def _stacked(cards: "list[Card]") -> "list[RenderableType]":
+def _stacked(cards: list[CardFacts]) -> "list[RenderableType]":
     """Return each formula below its name, for terminals too narrow for a table."""
     from rich.padding import Padding
     from rich.text import Text
 
     parts: list[RenderableType] = []
     for card in cards:
-        year = f", {card.year}" if card.year else ""
-        parts.append(Text.assemble((card.name, "bold"), f"  {card.title}{year}"))
-        parts.append(Padding(Text(card.formula, overflow="fold"), (0, 0, 0, 2)))
+        year = f", {card['year']}" if card["year"] else ""
+        parts.append(Text.assemble((card["name"], "bold"), f"  {card['title']}{year}"))
+        parts.append(Padding(Text(card["formula"], overflow="fold"), (0, 0, 0, 2)))
     return parts

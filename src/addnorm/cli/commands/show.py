@@ -1,19 +1,13 @@
 """`addnorm show`: the card of one norm, wiring or other registered member."""
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-
-from addnorm.cli.registries import find_members, get_registry
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
-    from addnorm.core.calls import Call
-    from addnorm.core.cards import Card, Option
-
-SectionRows = list[tuple[str, ...]]
-"""Rows of one cell, or of a name and its description."""
+    from addnorm.cli.member_facts import MemberFacts
 
 
 def show(
@@ -27,41 +21,37 @@ def show(
 ) -> None:
     """Show formula, paper, options and diagram of one member."""
     from addnorm.cli.output import make_console, write_json, write_page
+    from addnorm.cli.registries import find_facts
 
-    members = find_members(name)
+    members = find_facts(name)
     if json:
         write_json(
             [
-                {
-                    "family": family,
-                    "call": str(call),
-                    **card.to_dict(),
-                    "values": _option_values(card, call),
-                }
-                for family, card, call in members
+                {"family": member.family, "call": member.call, **member.card}
+                | {"values": member.values}
+                for member in members
             ]
         )
         return
     console = make_console()
     parts: list[RenderableType] = []
-    for family, card, call in members:
-        parts += [*([""] if parts else []), *_member(console, family, card, call)]
+    for member in members:
+        parts += [*([""] if parts else []), *_member(console, member)]
     write_page(console, *parts)
 
 
-def _member(console: "Console", family: str, card: "Card", call: "Call") -> "list[RenderableType]":
+def _member(console: "Console", member: "MemberFacts") -> "list[RenderableType]":
     from rich.padding import Padding
     from rich.table import Table
     from rich.text import Text
 
-    kind = get_registry(family).family
+    kind, card = member.kind, member.card
     parts: list[RenderableType] = [
-        Text.assemble((str(call), "bold"), f"  {card.title}, {_article(kind)} {kind}"),
-        Text(card.summary),
+        Text.assemble((member.call, "bold"), f"  {card['title']}, {_article(kind)} {kind}"),
+        Text(card["summary"]),
+        *_render_diagrams(console, member),
     ]
-    if family in ("wirings", "presets"):
-        parts += _render_diagram(console, family, call)
-    for heading, rows in _sections(family, card, call):
+    for heading, rows in member.sections:
         parts += ["", Text(heading, style="bold cyan")]
         table = Table.grid(padding=(0, 2, 0, 0))
         for cells in rows:
@@ -72,100 +62,24 @@ def _member(console: "Console", family: str, card: "Card", call: "Call") -> "lis
     return parts
 
 
-def _render_diagram(console: "Console", family: str, call: "Call") -> "list[RenderableType]":
-    """Return the diagram of one layer as text; empty if the terminal is too narrow."""
+def _render_diagrams(console: "Console", member: "MemberFacts") -> "list[RenderableType]":
+    """Return the diagrams as text; empty if the terminal is too narrow."""
     from rich.padding import Padding
     from rich.text import Text
 
-    from addnorm.report.diagram.draw import build_blocks
-    from addnorm.report.diagram.layout import compute_layout
-    from addnorm.report.diagram.text_art import render_text
+    from addnorm.cli.member_facts import draw_member
 
+    diagrams = member.diagrams
+    if diagrams is None:
+        diagrams = draw_member(member.family, member.call)
     parts: list[RenderableType] = []
-    for block in build_blocks(call.name if family == "presets" else str(call)):
-        text = render_text(compute_layout(block))
+    for title, text in diagrams:
         if console.is_terminal and max(map(len, text.splitlines())) + 2 > console.width:
             return []
-        heading = [block.title] if family == "presets" else []
+        heading = [title] if title else []
         parts += ["", *heading, Padding(Text(text, no_wrap=True), (0, 0, 0, 2), expand=False)]
     return parts
 
 
-def _sections(family: str, card: "Card", call: "Call") -> list[tuple[str, SectionRows]]:
-    """Return headings with their rows; empty sections are left out."""
-    from addnorm.train.schedules.base import recommended_schedule
-
-    values = _option_values(card, call)
-    options = (card.options or {}).items()
-    sections: list[tuple[str, SectionRows]] = [
-        ("Formula", [(line,) for line in card.formula.split("; ")]),
-        ("Where", list(card.symbols)),
-        ("Paper", [(card.paper,)]),
-        (
-            "Options",
-            [(f"{name}={values[name]}", _describe_option(option)) for name, option in options],
-        ),
-        ("Schedule", [(recommended_schedule(call),)] if family == "wirings" else []),
-        ("Needs", [(need,) for need in card.needs]),
-        ("Equal at start", [(f"{one} = {other}",) for one, other in card.reduces_to]),
-        ("Left open by the paper", [(card.undefined,)] if card.undefined else []),
-        ("Departures from the paper", [("-", departure) for departure in card.departures]),
-    ]
-    return [(heading, rows) for heading, rows in sections if rows]
-
-
-def _option_values(card: "Card", call: "Call") -> dict[str, Any]:
-    """Return every option with its value in this call."""
-    from addnorm.core.calls import Call
-
-    values = {name: option.default for name, option in (card.options or {}).items()}
-    values |= call.options
-    return {
-        name: str(value) if isinstance(value, Call) else value for name, value in values.items()
-    }
-
-
-def _describe_option(option: "Option") -> str:
-    """Return type, bounds and default of an option."""
-    from pydantic import TypeAdapter
-
-    from addnorm.core.registry import INNER_CALL_MARKER
-
-    inner = INNER_CALL_MARKER in getattr(option.type, "__metadata__", ())
-    value_type = (
-        "call string" if inner else _describe_schema(TypeAdapter(option.type).json_schema())
-    )
-    return f"{value_type}; default {option.default}"
-
-
 def _article(noun: str) -> str:
     return "an" if noun[0] in "aeiou" else "a"
-
-
-# Display names of the types and bounds of a JSON schema.
-TYPE_LABELS = {
-    "boolean": "True or False",
-    "integer": "integer",
-    "number": "number",
-    "string": "text",
-    "null": "None",
-    "array": "tuple",
-}
-BOUND_LABELS = {
-    "exclusiveMinimum": ">",
-    "minimum": ">=",
-    "exclusiveMaximum": "<",
-    "maximum": "<=",
-}
-
-
-def _describe_schema(schema: dict[str, Any]) -> str:
-    if "anyOf" in schema:
-        return " or ".join(_describe_schema(branch) for branch in schema["anyOf"])
-    if "enum" in schema:
-        return " or ".join(map(str, schema["enum"]))
-    if "const" in schema:
-        return str(schema["const"])
-    kind = TYPE_LABELS.get(schema.get("type", ""), "any value")
-    bounds = [f"{sign} {schema[key]:g}" for key, sign in BOUND_LABELS.items() if key in schema]
-    return " ".join([kind, *bounds])

@@ -40,13 +40,13 @@ def train(
 
     The same command resumes an interrupted run, which ends with the same weights.
     """
+    if list_keys:
+        _print_keys(task)
+        return
     from addnorm.tasks import get_task
     from addnorm.train.recipe import read_recipe
 
     get_task(task)  # an unknown task fails before the recipe is read
-    if list_keys:
-        _print_keys(task)
-        return
     recipe = _read_start(task, config, keys or [], None if dry_run else out)
     recipe = read_recipe(task, config, keys or ()) if recipe is None else recipe
     if dry_run:
@@ -86,13 +86,21 @@ def _read_start(
 def _print_keys(task: str) -> None:
     from rich.table import Table
 
+    from addnorm.cli.index import read_section
     from addnorm.cli.output import make_console, write_page
-    from addnorm.train.recipe import list_recipe_keys
+
+    keys = (read_section("recipe_keys") or {}).get(task)
+    if keys is None:
+        from addnorm.tasks import get_task
+        from addnorm.train.recipe import list_recipe_keys
+
+        get_task(task)  # an unknown task gets a suggestion
+        keys = list_recipe_keys(task)
 
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold cyan")
     table.add_column("key", style="bold", no_wrap=True)
     table.add_column("default", overflow="fold")
     table.add_column("description", ratio=1, overflow="fold")
-    for name, default, description in list_recipe_keys(task):
+    for name, default, description in keys:
         table.add_row(name, default, description)
     write_page(make_console(), table)

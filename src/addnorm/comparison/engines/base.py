@@ -36,6 +36,9 @@ class Engine(ABC):
         timeout: seconds without progress before a cell is killed
     """
 
+    stop_message = ""
+    """What became of the cells after an interruption, for the user; empty if that is obvious."""
+
     def __init__(self, *, workers: int | None = None, timeout: float = 600.0) -> None:
         if workers is not None and workers < 1:
             raise UserError(f"workers: expected 1 or more, got {workers}")

@@ -1,5 +1,7 @@
 """Local engine: one single-threaded process per cell, as many as there are cores or GPUs.
 
+A cell with several GPUs has a process for each of them; see `torchrun.py`.
+
 The processes are forked from a server that imports torch once. Each sends (step, loss) messages
 through a pipe; the parent kills a process that stays silent for too long. The result of a cell is a
 file, so it survives the death of either side.
@@ -11,6 +13,7 @@ import os
 import signal
 import sys
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from multiprocessing import forkserver, resource_tracker
@@ -22,12 +25,13 @@ import torch
 from addnorm.comparison.cell_job import Job
 from addnorm.comparison.cell_result import LOG_SUFFIX, CellResult, sidecar_path
 from addnorm.comparison.engines.base import Engine, Event, EventHandler
-from addnorm.comparison.run_cell import DiskFullError, run_cell
+from addnorm.comparison.engines.cell_options import CellOption
+from addnorm.comparison.engines.torchrun import check_processes, run_cell_processes
+from addnorm.comparison.run_cell import DISK_FULL_EXIT_CODE, DiskFullError, run_cell
+from addnorm.core.errors import UserError
 from addnorm.core.interrupts import StopFlag, block_signals, unblock_signals
 from addnorm.train.device import count_cores
 
-DISK_FULL_EXIT_CODE = 74
-"""Exit code of a cell's process if the disk is full or read-only."""
 IMPORTED_LATE = ["torch._dynamo", "sacrebleu", "addnorm.comparison.tasks.table_training"]
 """Modules that cells import lazily; the fork server imports those that are installed once."""
 PAUSE_TIMEOUT_SECONDS = 60.0
@@ -39,17 +43,25 @@ class _RunningCell:
     job: Job
     process: BaseProcess
     pipe: Connection
-    slot: int
+    gpus: tuple[int, ...]
     last_message_time: float = field(default_factory=time.monotonic)
     is_hung: bool = False
 
 
 class LocalEngine(Engine):
-    """Engine that runs every cell in a process of this machine."""
+    """Engine that runs every cell in a process of this machine, or in one for each of its GPUs."""
 
-    def __init__(self, *, workers: int | None = None, timeout: float = 600.0) -> None:
+    def __init__(
+        self,
+        *,
+        workers: int | None = None,
+        timeout: float = 600.0,
+        gpus_per_cell: int | str | None = None,
+    ) -> None:
         super().__init__(workers=workers, timeout=timeout)
         self.gpus = torch.cuda.device_count()
+        default = min(1, self.gpus) if gpus_per_cell is None else gpus_per_cell
+        self.gpus_per_cell = CellOption.parse("gpus_per_cell", default)
         self._workers = workers or self.gpus or count_cores()
         self.context = multiprocessing.get_context("forkserver")
         self.context.set_forkserver_preload([__name__, *IMPORTED_LATE])
@@ -60,49 +72,67 @@ class LocalEngine(Engine):
         return self._workers
 
     def run(self, jobs: Sequence[Job], on_event: EventHandler, stop_flag: StopFlag) -> None:
-        waiting, running = list(jobs), dict[int, _RunningCell]()
+        for job in jobs:
+            self._count_gpus(job)
+        waiting, running = list(jobs), list[_RunningCell]()
         stopping = False
         try:
             while running or (waiting and not stop_flag.requested):
                 while waiting and len(running) < self.workers and not stop_flag.requested:
-                    slot = next(n for n in range(self.workers) if n not in running)
-                    running[slot] = self._start(waiting.pop(0), slot)
-                    on_event(Event(running[slot].job, "began"))
+                    gpus = self._find_gpus(self._count_gpus(waiting[0]), running)
+                    if gpus is None:
+                        break
+                    running.append(self._start(waiting.pop(0), gpus))
+                    on_event(Event(running[-1].job, "began"))
                 if stop_flag.requested and not stopping:
                     stopping = True
-                    for each in running.values():
+                    for each in running:
                         each.process.terminate()
                 self._listen(running, on_event, stopping)
         finally:
-            for each in running.values():  # empty unless an exception was raised
+            for each in running:  # empty unless an exception was raised
                 each.process.kill()
                 each.process.join()
 
-    def _start(self, job: Job, slot: int) -> _RunningCell:
+    def _count_gpus(self, job: Job) -> int:
+        """Return the number of GPUs of a cell, checked."""
+        count = self.gpus_per_cell.count_for(job.recipe.to_flat_dict())
+        check_processes(job, count)
+        if count > self.gpus:
+            raise UserError(
+                f"gpus_per_cell: expected at most {self.gpus}, the GPUs of this machine, got "
+                f"{count}"
+            )
+        return count
+
+    def _find_gpus(self, count: int, running: list[_RunningCell]) -> tuple[int, ...] | None:
+        """Return the least used GPUs; None if a cell with several of them has to wait."""
+        uses = Counter(gpu for each in running for gpu in each.gpus)
+        gpus = tuple(sorted(range(self.gpus), key=lambda gpu: uses[gpu])[:count])
+        return None if count > 1 and any(uses[gpu] for gpu in gpus) else gpus
+
+    def _start(self, job: Job, gpus: tuple[int, ...]) -> _RunningCell:
         receiver, sender = self.context.Pipe(duplex=False)
         job.folder.mkdir(parents=True, exist_ok=True)
-        gpu = slot % self.gpus if self.gpus else None
         process = self.context.Process(
-            target=_run_in_process, args=(job, sender, gpu), daemon=False
+            target=_run_in_process, args=(job, sender, gpus), daemon=False
         )
         _start_server()  # again, if it was killed
         process.start()
         sender.close()
-        return _RunningCell(job, process, receiver, slot)
+        return _RunningCell(job, process, receiver, gpus)
 
-    def _listen(
-        self, running: dict[int, _RunningCell], on_event: EventHandler, stopping: bool
-    ) -> None:
+    def _listen(self, running: list[_RunningCell], on_event: EventHandler, stopping: bool) -> None:
         """Wait up to a second for messages, forward them, and reap finished or hung processes."""
-        pipes = [each.pipe for each in running.values() if not each.pipe.closed]
-        sentinels = [each.process.sentinel for each in running.values()]
+        pipes = [each.pipe for each in running if not each.pipe.closed]
+        sentinels = [each.process.sentinel for each in running]
         wait([*pipes, *sentinels], timeout=1.0)
-        for slot, each in list(running.items()):
+        for each in list(running):
             _forward_messages(each, on_event)
             if not each.process.is_alive():
                 _forward_messages(each, on_event)
                 each.process.join()
-                del running[slot]
+                running.remove(each)
                 _report_end(each, on_event, stopping)
             elif time.monotonic() - each.last_message_time > (
                 PAUSE_TIMEOUT_SECONDS if stopping else self.timeout
@@ -162,13 +192,13 @@ def _exit_reason(cell: _RunningCell, code: int | None) -> str:
     return f"the process exited with code {code}; see {sidecar_path(cell.job.folder, LOG_SUFFIX)}"
 
 
-def _run_in_process(job: Job, pipe: Connection, gpu: int | None) -> None:
+def _run_in_process(job: Job, pipe: Connection, gpus: tuple[int, ...]) -> None:
     """Train a cell; the target function of its process."""
     os.setpgrp()  # Ctrl-C at the terminal reaches the parent only, which then sends SIGTERM
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # also one that arrived before this line
     unblock_signals()
-    if gpu is not None:
-        os.environ["CUDA_VISIBLE_DEVICES"] = _visible_device(gpu)
+    if gpus:
+        os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(_visible_device(gpu) for gpu in gpus)
     torch.set_num_threads(1)
     with sidecar_path(job.folder, LOG_SUFFIX).open("a", encoding="utf-8") as log:
         os.dup2(log.fileno(), 1)
@@ -181,7 +211,10 @@ def _run_in_process(job: Job, pipe: Connection, gpu: int | None) -> None:
             os.kill(os.getpid(), signal.SIGTERM)
 
     try:
-        run_cell(job, send)
+        if len(gpus) > 1:
+            run_cell_processes(job, len(gpus), send)
+        else:
+            run_cell(job, send)
     except DiskFullError:
         sys.exit(DISK_FULL_EXIT_CODE)
 

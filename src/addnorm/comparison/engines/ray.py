@@ -1,4 +1,4 @@
-"""Ray engine: one task per cell on a cluster, with one CPU or GPU each.
+"""Ray engine: one task per cell on a cluster, with one CPU or GPU each, or several GPUs.
 
 A node that sees the folder of the comparison (the same machine or a shared file system) trains the
 cell in that folder and can resume it there. Any other node receives the data and the tokenizer as
@@ -22,15 +22,17 @@ from typing import Any
 import torch
 
 from addnorm.comparison import folder_layout as files
-from addnorm.comparison.cell_job import Job
+from addnorm.comparison.cell_job import Job, StepCallback
 from addnorm.comparison.cell_result import CellResult
 from addnorm.comparison.engines.base import Engine, Event, EventHandler
+from addnorm.comparison.engines.cell_options import CellOption
 from addnorm.comparison.engines.file_transfer import (
     FileContents,
     read_files,
     write_cell_files,
     write_files,
 )
+from addnorm.comparison.engines.torchrun import check_processes, run_cell_processes
 from addnorm.comparison.run_cell import DiskFullError, run_cell
 from addnorm.core.errors import UserError
 from addnorm.core.interrupts import StopFlag
@@ -41,7 +43,12 @@ class RayEngine(Engine):
     """Engine that runs every cell as a task of a Ray cluster."""
 
     def __init__(
-        self, *, workers: int | None = None, address: str | None = None, timeout: float = 600.0
+        self,
+        *,
+        workers: int | None = None,
+        address: str | None = None,
+        timeout: float = 600.0,
+        gpus_per_cell: int | str | None = None,
     ) -> None:
         super().__init__(workers=workers, timeout=timeout)
         self.ray = _import_ray()
@@ -62,6 +69,8 @@ class RayEngine(Engine):
             ) from None
         resources = self.ray.cluster_resources()
         self.gpus = int(resources.get("GPU", 0))
+        default = min(1, self.gpus) if gpus_per_cell is None else gpus_per_cell
+        self.gpus_per_cell = CellOption.parse("gpus_per_cell", default)
         self._workers = workers or self.gpus or max(1, int(resources.get("CPU", 1)))
 
     @property
@@ -72,21 +81,24 @@ class RayEngine(Engine):
         if not jobs:
             return
         ray, waiting = self.ray, list(jobs)
+        gpus = {job.name: self._count_gpus(job) for job in jobs}
         root = waiting[0].folder.parent.parent
         marker = root / f".ray-{uuid.uuid4().hex}"
         marker.touch()
         actor = ray.remote(num_cpus=0)(_ProgressActor).remote()
         packed_files = ray.put(_pack_files(waiting[0], root))
-        run_on_node = ray.remote(
-            num_cpus=1, num_gpus=1 if self.gpus else 0, max_calls=1, max_retries=0
-        )(_run_on_node)
+        run_on_node = ray.remote(num_cpus=1, max_calls=1, max_retries=0)(_run_on_node)
         running: dict[Any, Job] = {}
         last_reports: dict[str, tuple[int, float]] = {}  # step and time, by cell
         try:
             while running or (waiting and not stop_flag.requested):
                 while waiting and len(running) < self.workers and not stop_flag.requested:
                     job = waiting.pop(0)
-                    running[run_on_node.remote(job, actor, packed_files, marker)] = job
+                    count = gpus[job.name]
+                    task = run_on_node.options(num_gpus=count).remote(
+                        job, actor, packed_files, marker, max(1, count)
+                    )
+                    running[task] = job
                     # The timeout starts with the first report: a task may wait for a free node.
                     last_reports[job.name] = (-1, math.inf)
                     on_event(Event(job, "began"))
@@ -101,6 +113,16 @@ class RayEngine(Engine):
             for each in running:
                 ray.cancel(each, force=True)
             ray.kill(actor)
+
+    def _count_gpus(self, job: Job) -> int:
+        """Return the number of GPUs of a cell, checked."""
+        count = self.gpus_per_cell.count_for(job.recipe.to_flat_dict())
+        check_processes(job, count)
+        if count > self.gpus:
+            raise UserError(
+                f"gpus_per_cell: expected at most {self.gpus}, the GPUs of the cluster, got {count}"
+            )
+        return count
 
     def _listen(
         self,
@@ -176,7 +198,7 @@ class _ProgressActor:
 
 
 def _run_on_node(
-    job: Job, progress_actor: Any, packed_files: FileContents, marker: Path
+    job: Job, progress_actor: Any, packed_files: FileContents, marker: Path, processes: int = 1
 ) -> FileContents | None:
     """Train a cell on a node; return its files if the node does not share the folder."""
     ray = _import_ray()
@@ -188,7 +210,7 @@ def _run_on_node(
 
     if marker.exists():
         job.folder.mkdir(parents=True, exist_ok=True)
-        run_cell(job, send)
+        _run(job, processes, send)
         return {}
     with tempfile.TemporaryDirectory() as name:
         root = Path(name)
@@ -201,9 +223,16 @@ def _run_on_node(
         folder = root / files.CELLS / job.name
         folder.mkdir(parents=True)
         score = root / files.SCORE if job.score else None
-        run_cell(replace(job, recipe=recipe, folder=folder, score=score), send)
+        _run(replace(job, recipe=recipe, folder=folder, score=score), processes, send)
         shutil.rmtree(folder / CHECKPOINTS, ignore_errors=True)
         return read_files(root / files.CELLS)
+
+
+def _run(job: Job, processes: int, on_step: StepCallback) -> None:
+    if processes > 1:
+        run_cell_processes(job, processes, on_step)
+    else:
+        run_cell(job, on_step)
 
 
 def _pack_files(job: Job, root: Path) -> FileContents:

@@ -51,6 +51,8 @@ class Task(ABC):
     """Whether keys, axes, wirings and norms may have any name; the task decides what they mean."""
     is_drawn: ClassVar[bool] = True
     """Whether arms are arrangements of ours, which the page draws."""
+    is_distributed: ClassVar[bool] = True
+    """Whether several processes can train one cell, started by `torchrun`."""
 
     @abstractmethod
     def list_recipe_keys(self) -> list[str]:
@@ -92,6 +94,13 @@ class Task(ABC):
     @abstractmethod
     def train_and_score(self, job: Job, heartbeat: Heartbeat) -> CellResult | None:
         """Train or resume a cell and score it; return None if it was interrupted or paused."""
+
+    def join_training(self, job: Job) -> None:
+        """Train a cell together with its main process, as another process of `torchrun`.
+
+        Only called if `is_distributed`.
+        """
+        raise NotImplementedError
 
     @abstractmethod
     def score(self, shared_data: SharedData | None) -> Score:

@@ -4,7 +4,9 @@ import math
 import random
 import time
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, ClassVar
 
 import numpy as np
@@ -178,8 +180,25 @@ class FunctionTask(Task):
 
     def train_and_score(self, job: Job, heartbeat: Heartbeat) -> CellResult | None:
         recipe, start = job.recipe, time.monotonic()
-        assert isinstance(recipe, FunctionRecipe) and self.definition.function is not None
+        assert isinstance(recipe, FunctionRecipe)
         recipe.save(job.folder / CONFIG)
+        try:
+            returned = self._call_function(job, heartbeat, job.folder / ROWS)
+        except CellInterrupted:
+            return None
+        rows: list[Row] = []
+        if (job.folder / ROWS).exists():
+            rows = list(read_rows(job.folder / ROWS))
+        return self._make_result(rows, returned, heartbeat, time.monotonic() - start)
+
+    def join_training(self, job: Job) -> None:
+        with TemporaryDirectory() as folder, suppress(CellInterrupted):
+            heartbeat = Heartbeat(lambda step, loss: None)
+            self._call_function(job, heartbeat, Path(folder) / ROWS)  # its rows are dropped
+
+    def _call_function(self, job: Job, heartbeat: Heartbeat, rows_file: Path) -> Any:
+        recipe, function = job.recipe, self.definition.function
+        assert function is not None
         folder = job.folder / FUNCTION_FOLDER
         folder.mkdir(parents=True, exist_ok=True)
         values = {name: value for name, value in recipe.to_flat_dict().items() if name != "task"}
@@ -187,20 +206,13 @@ class FunctionTask(Task):
             cell = FunctionCell(
                 values | {"name": job.name},
                 folder=folder,
-                rows_file=job.folder / ROWS,
+                rows_file=rows_file,
                 heartbeat=heartbeat,
                 stop_flag=stop_flag,
                 pause_step=job.pause_step,
             )
             _seed_everything(recipe.seed)
-            try:
-                returned = self.definition.function(cell)
-            except CellInterrupted:
-                return None
-        rows: list[Row] = []
-        if (job.folder / ROWS).exists():
-            rows = list(read_rows(job.folder / ROWS))
-        return self._make_result(rows, returned, heartbeat, time.monotonic() - start)
+            return function(cell)
 
     def _make_result(
         self, rows: list[Row], returned: Any, heartbeat: Heartbeat, seconds: float

@@ -174,6 +174,11 @@ class TextComparison(Task):
             recent=course.recent,
         )
 
+    def join_training(self, job: Job) -> None:
+        self._check_data(job)
+        assert isinstance(job.recipe, Recipe)
+        train(job.recipe, job.folder, until=job.pause_step)
+
     def _check_data(self, job: Job) -> None:
         """Raise `UserError` if data or tokenizer have changed since the comparison started."""
         recipe, shared_data = job.recipe, job.shared_data

@@ -24,12 +24,13 @@ __all__ = ["FEATURE_NORMS", "TITLES", "Norm", "find_gain_nodes", "find_norms", "
 
 TITLES = {
     "layer": "LayerNorm", "rms": "RMSNorm", "l2": "Unit norm", "batch": "BatchNorm",
-    "group": "GroupNorm", "instance": "InstanceNorm", "dyt": "DyT", "derf": "Derf",
+    "seednorm": "SeeDNorm", "group": "GroupNorm", "instance": "InstanceNorm", "dyt": "DyT",
+    "derf": "Derf",
     "mean_abs": "mean-absolute-value norm", "l1": "L1 norm", "max_abs": "max-absolute-value norm",
     "max": "max norm",
 }  # fmt: skip
 
-FEATURE_NORMS = ("layer", "rms", "l2", "l1", "mean_abs", "max_abs", "max")
+FEATURE_NORMS = ("layer", "rms", "seednorm", "l2", "l1", "mean_abs", "max_abs", "max")
 """Kinds whose statistics should cover the features of one token."""
 
 
@@ -51,7 +52,32 @@ def find_norms(graph: Graph) -> dict[int, Norm]:
         if centered is not None:
             del norms[norm.node]
             norms[centered] = replace(norm, node=centered, kind="layer")
+    for norm in list(norms.values()):
+        scaled = _find_dynamic_gain(graph, norm) if norm.kind == "rms" else None
+        if scaled is not None:
+            del norms[norm.node]
+            norms[scaled] = replace(norm, node=scaled, kind="seednorm")
+            for index in [i for i, each in norms.items() if i < scaled and each.kind == "dyt"]:
+                if graph.reaches(norm.source, index) and graph.reaches(index, scaled):
+                    del norms[index]  # the tanh of its gain
     return norms
+
+
+def _find_dynamic_gain(graph: Graph, norm: Norm) -> int | None:
+    """Return the node of `n(x) * (alpha * tanh(x . beta) + gamma)`: a gain of the raw token."""
+    for user in graph[norm.node].users:
+        node = graph[user]
+        if node.op != "mul" or len(node.inputs) != 2:
+            continue
+        other = next(i for i in node.inputs if i != norm.node)
+        if not graph.reaches(norm.source, other):
+            continue
+        path = graph.nodes_between(norm.source, other)
+        bounds = {i for i in path if graph[i].op in ("tanh", "sigmoid")}
+        is_bounded = not graph.has_path_avoiding(norm.source, other, blocked=bounds)
+        if bounds and is_bounded and not graph.has_mixing(path, exclude=norm.source):
+            return user
+    return None
 
 
 def _find_late_centering(graph: Graph, norm: Norm) -> int | None:

@@ -12,6 +12,7 @@ from typing import Any
 
 from addnorm.doctor.graph.graph import Graph
 from addnorm.doctor.graph.nodes import Node, Operand, Shape
+from addnorm.doctor.graph.ops import PRODUCT
 
 AXIS_LETTERS = "abcdefghijklmnopqrstuvwxy"
 ELLIPSIS_DIGITS = "987654321"
@@ -30,6 +31,15 @@ class OperandAxes:
 def tensor_operands(node: Node) -> list[Operand]:
     """Return the operands of a product that are tensors, in order."""
     return [o for o in node.operands if o.kind != "number"]
+
+
+def is_activation_product(graph: Graph, node: Node) -> bool:
+    """Return whether a node multiplies two activations.
+
+    Parts of one chunked tensor are the same node, so operands are counted instead of inputs.
+    """
+    operands = [o for o in tensor_operands(node) if o.kind == "node" and graph[o.node].active]
+    return node.op in PRODUCT and len(operands) == 2
 
 
 def operand_shape(graph: Graph, operand: Operand) -> Shape:

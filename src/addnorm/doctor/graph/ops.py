@@ -178,7 +178,11 @@ _RELEVANT_ARGUMENTS: dict[str, tuple[tuple[str, int, tuple[str, ...]], ...]] = {
     "pow": (("exponent", 1, ("exponent",)),),
     "clamp": (("min", 1, ("min",)),),
     "clamp_min": (("min", 1, ("min",)),),
-    "scaled_dot_product_attention": (("causal", 5, ("is_causal",)), ("scale", 6, ("scale",))),
+    "scaled_dot_product_attention": (
+        ("rate", 4, ("dropout_p",)),
+        ("causal", 5, ("is_causal",)),
+        ("scale", 6, ("scale",)),
+    ),
     "multi_head_attention_forward": (("causal", 22, ("is_causal",)),),
     "masked_fill": (("fill", 2, ("value",)),),
     "tril": (("diagonal", 1, ("diagonal",)),),
@@ -215,8 +219,8 @@ def relevant_arguments(op: str, args: Sequence[Any], kwargs: Mapping[str, Any]) 
     detail: dict[str, Any] = {}
     parameters = _RELEVANT_ARGUMENTS.get(op, ())
     if op in DROPOUT:
-        parameters = (("rate", 1, ("p",)),)
-        detail["rate"] = 0.5
+        parameters = (("rate", 1, ("p",)), ("training", 2, ("training", "train")))
+        detail |= {"rate": 0.5, "training": True}
     elif not parameters and op in REDUCTIONS | CUMULATIVE:
         parameters = (("dim", 1, ("dim", "axis")),)
     elif op in FOURIER:

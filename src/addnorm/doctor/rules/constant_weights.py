@@ -1,11 +1,12 @@
-"""Rule `constant_weights`: weights that cannot learn, because all of them are equal."""
+"""Rules `constant_weights` and `zero_factors`: weights that cannot learn."""
 
+import math
 from collections.abc import Iterator
 
 from torch import Tensor
 
 from addnorm.doctor.analysis.results import AddAnalysis
-from addnorm.doctor.graph.ops import NAMED_NORMS, SCALES
+from addnorm.doctor.graph.ops import NAMED_NORMS, SCALES, is_mixing
 from addnorm.doctor.report import Finding
 from addnorm.doctor.rule_context import RuleContext
 from addnorm.doctor.rules.base import rule
@@ -36,6 +37,15 @@ def constant_weights(context: RuleContext) -> Iterator[Finding]:
             f"which {reason}, so they do not learn; initialize them with random values",
             {"weights": list(names[:4]), "value": value},
         )  # fmt: skip
+    elif closed := [block for block in context.blocks if _is_closed(context, block)]:
+        names = context.branch_weights(closed[0])
+        yield Finding(
+            "constant_weights", "error", context.module_path(closed[0]),
+            f"{len(closed)} of {len(context.blocks)} branches are multiplied by a constant zero, "
+            "so their output is constant and their matrices get no gradient; set the constant, for "
+            "instance a buffer that was left uninitialized",
+            {"weights": list(names[:4]), "largest gradient": 0.0},
+        )  # fmt: skip
     elif _is_dead(context):
         yield Finding(
             "constant_weights", "error", "",
@@ -43,6 +53,59 @@ def constant_weights(context: RuleContext) -> Iterator[Finding]:
             "weights and gains with other values than zero",
             {"weights": len(context.trace.gradients.weights), "largest gradient": 0.0},
         )  # fmt: skip
+
+
+@rule("zero_factors")
+def zero_factors(context: RuleContext) -> Iterator[Finding]:
+    """Report two zero matrices in series, such as both factors of LoRA.
+
+    Each of them multiplies the gradient of the other by zero. One zero factor is healthy.
+    """
+    pairs = list(_iter_zero_pairs(context))
+    if pairs:
+        yield Finding(
+            "zero_factors", "error", pairs[0][0].rpartition(".")[0],
+            f"{len(pairs)} pairs of matrices in series are both zero, so neither gets a gradient "
+            "and they never learn; initialize the first of each with random values",
+            {"weights": list(pairs[0]), "pairs": len(pairs)},
+        )  # fmt: skip
+
+
+def _iter_zero_pairs(context: RuleContext) -> Iterator[tuple[str, str]]:
+    """Yield the names of trainable zero matrices of which the second reads the first."""
+    graph = context.graph
+    zeros: dict[int, str] = {}
+    for node in graph:
+        names = [n for n in context.weight_names(node.index) if context.weights[n].dim() > 1]
+        if not is_mixing(node.op) or len(names) != 1 or not context.is_trainable(names[0]):
+            continue
+        weight = context.weights[names[0]]
+        if weight.device.type != "meta" and not bool(weight.detach().any()):
+            zeros[node.index] = names[0]
+    for index, name in zeros.items():
+        for source in graph[index].inputs:
+            before = graph.trace_back(source)[-1][0]
+            if before in zeros and not _has_bias(context, before):
+                yield zeros[before], name
+
+
+def _has_bias(context: RuleContext, index: int) -> bool:
+    names = context.weight_names(index)
+    return any(context.weights[n].dim() == 1 and bool(context.weights[n].any()) for n in names)
+
+
+def _is_closed(context: RuleContext, block: AddAnalysis) -> bool:
+    """Return whether a constant zero, that no training changes, closes a branch."""
+    names = context.branch_weights(block)
+    gradients = context.trace.gradients.weights
+    if not names or any(gradients.get(name, 0.0) for name in names):
+        return False
+    nodes = [context.graph[i] for i in block.add.path - {block.add.fork}]
+    return any(
+        node.op == "mul" and any(o.kind == "constant" and o.value == 0 and math.prod(o.shape) == 1
+                                 for o in node.operands)
+        for node in nodes
+    )  # fmt: skip
 
 
 def _is_constant(context: RuleContext, block: AddAnalysis) -> bool:

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 
 from addnorm.doctor.analysis.norms import Norm, find_gain_nodes
 from addnorm.doctor.analysis.results import AddAnalysis
+from addnorm.doctor.graph.contractions import is_activation_product, tensor_operands
 from addnorm.doctor.graph.graph import Graph
-from addnorm.doctor.graph.ops import POOLING, SLICES
+from addnorm.doctor.graph.ops import ATTENTION, POOLING, SLICES
 from addnorm.doctor.report import Finding
 from addnorm.doctor.rule_context import RuleContext
 from addnorm.doctor.rules.base import rule
@@ -104,6 +105,8 @@ def _find_pairs(
             _has_same_statistics(context.graph, norm, other=n) for n in repetition.seconds
         ):
             continue
+        if all(_is_norm_of_keys(context, n, before=norm) for n in repetition.seconds):
+            continue
         yield _make_finding(name, repetition)
 
 
@@ -113,6 +116,31 @@ def _has_same_statistics(graph: Graph, norm: Norm, *, other: Norm) -> bool:
         return False
     sizes = [math.prod(graph[n.source].shape[axis] for axis in n.axes or ()) for n in (norm, other)]
     return sizes[0] == sizes[1]
+
+
+def _is_norm_of_keys(context: RuleContext, norm: Norm, *, before: Norm) -> bool:
+    """Return whether a norm belongs to an attention to the output of another module.
+
+    Only its keys and values read the norm. Such a module cannot know whether what it attends to is
+    normalized. The final norm of an encoder belongs to the encoder.
+    """
+    graph, reach = context.graph, {norm.node}
+    for node in graph.nodes[norm.node + 1 :]:
+        if any(index in reach for index in node.inputs):
+            reach.add(node.index)
+    for attention in sorted(context.trace.recording.stats.attentions, key=lambda a: a.node):
+        if attention.node not in reach:
+            continue
+        node = graph[attention.node]
+        while node.op not in ATTENTION and not is_activation_product(graph, node):
+            if not node.inputs:
+                return False
+            node = graph[max(node.inputs, key=lambda index: graph[index].size)]
+        reads = [o.node in reach for o in tensor_operands(node)[:2]]
+        owner = norm.path.rpartition(".")[0]
+        is_own = bool(owner) and f"{attention.path}.".startswith(f"{owner}.")
+        return reads == [False, True] and is_own and not before.path.startswith(f"{owner}.")
+    return False
 
 
 def _make_finding(name: str, repetition: _Repetition) -> Finding:

@@ -26,6 +26,8 @@ from addnorm.doctor.trace.state_guard import preserve_model_state
 
 MIN_TRIED_NAMES = 3
 """Names of a known kind, such as activations, that must build the same network for a warning."""
+MAX_COUNT = 64
+"""Largest integer that may be a number of layers."""
 SAME_DEVIATION = 0.05
 """Relative difference of two standard deviations up to which large weights have one distribution;
 for n numbers, 5 / sqrt(n) is allowed if that is more."""
@@ -55,6 +57,14 @@ def ineffective_option(context: RuleContext) -> Iterator[Finding]:
                 f"the effect of option {name} was not checked: no other value gives a model that "
                 "runs"
             )
+        if _skips_a_count(context, name, value=value, base=base):
+            yield Finding(
+                "ineffective_option", "warning", name,
+                f"{name}={value} and {name}={value - 1} build the same network, while each further "
+                f"{name} adds the same number of weights; {name}={value} builds one too few",
+                {"option": name, "tried": [value - 1, value, value + 1, value + 2]},
+            )  # fmt: skip
+            continue
         results = [result for result in prints.values() if result is not None]
         if tried and all(_is_same_network(base, result) for result in results):
             yield Finding(
@@ -85,6 +95,30 @@ class _Fingerprint:
     """Shape, sum and standard deviation of the initial weights."""
     read_weights: frozenset[str]
     """Weights that some operation reads."""
+
+
+def _skips_a_count(context: RuleContext, name: str, *, value: Any, base: _Fingerprint) -> bool:
+    """Return whether an option counts layers, but builds as many as for the number before.
+
+    Each of the next two numbers must add the same weights.
+    """
+    if not isinstance(value, int) or isinstance(value, bool) or not 1 < value <= MAX_COUNT:
+        return False
+    sizes = [_count_weights(context, {**(context.config or {}), name: value + i}) for i in range(3)]
+    if None in sizes or sizes != sorted(set(sizes)) or sizes[2] - sizes[1] != sizes[1] - sizes[0]:
+        return False
+    before = _fingerprint(context, {**(context.config or {}), name: value - 1})
+    return before is not None and _is_same_network(base, before)
+
+
+def _count_weights(context: RuleContext, options: dict[str, Any]) -> Any:
+    """Return the number of weights that a builder makes; None if it fails."""
+    assert context.build is not None
+    with torch.random.fork_rng(devices=[]):
+        try:
+            return sum(weight.numel() for weight in context.build(**options).parameters())
+        except Exception:  # a value that the builder rejects
+            return None
 
 
 def _is_same_network(one: _Fingerprint, other: _Fingerprint) -> bool:

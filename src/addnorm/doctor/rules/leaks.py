@@ -21,6 +21,7 @@ from addnorm.doctor.rules.probing.perturb import (
     NOTICEABLE_CHANGE,
     Probe,
     first_changed_index,
+    leaks_through_mask,
     perturb_last_token,
     reads_probed_input,
     relative_change,
@@ -56,10 +57,16 @@ def batch_leak(context: RuleContext) -> Iterator[Finding]:
     elif probe.is_unchanged:
         context.notes.append("leaks were not checked: no output depends on the changed input")
     elif probe.has_batch_leak:
+        cause = (
+            "changing the padding of one example changes the output of another, so the mask of one "
+            "is applied to the other; repeat masks for the heads in the order in which the scores "
+            "hold examples and heads, by repeat or repeat_interleave"
+            if leaks_through_mask(context)
+            else "changing one example changes the output of another, so a norm or an attention "
+            "reduces over the batch; compute statistics within each example"
+        )
         yield Finding(
-            "batch_leak", "error", "",
-            "changing one example changes the output of another, so a norm or an attention reduces "
-            "over the batch; compute statistics within each example",
+            "batch_leak", "error", "", cause,
             {"change": probe.other_examples_change, **_gate_evidence(context)},
         )  # fmt: skip
 
@@ -159,8 +166,11 @@ def padding_leak(context: RuleContext) -> Iterator[Finding]:
         elif padding.change > padding.threshold:
             yield Finding(
                 "padding_leak", "error", "",
-                "a masked token changes the output of valid tokens; apply the mask in every "
-                "operation across tokens: attention, norms over tokens, pooling",
+                "padding changes the output of valid tokens; apply the mask in every operation "
+                "across tokens: attention, norms over tokens, pooling"
+                if padding.is_masked
+                else "padding changes the output of valid tokens, because no mask hides it: the "
+                "inputs contain the padding index of the embedding; mask it in the attention",
                 {"change": padding.change, "mask": padding.source, **_gate_evidence(context)},
             )  # fmt: skip
             leaks = True
@@ -203,7 +213,7 @@ def _find_causal_masks(context: RuleContext) -> dict[str, int]:
         tokens = graph[block.add.node].shape[:-1]
         for node in (graph[i] for i in sorted(block.add.path - {block.add.fork})):
             pairs = node.shape[-2:]
-            over = len(pairs) == 2 and pairs[0] == pairs[1] in tokens and not is_mixing(node.op)
+            over = len(pairs) == 2 and pairs[1] <= pairs[0] in tokens and not is_mixing(node.op)
             if node.op in ATTENTION or over:
                 offset = max(causal_offsets(graph, node.index), default=0)
                 offsets |= {node.path or "the model itself": offset} if offset else {}

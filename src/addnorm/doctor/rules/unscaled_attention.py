@@ -7,8 +7,14 @@ from statistics import median
 
 from addnorm.doctor.analysis.results import AddAnalysis
 from addnorm.doctor.analysis.weight_roles import find_weight_roles
+from addnorm.doctor.graph.contractions import (
+    find_operand_axes,
+    is_activation_product,
+    tensor_operands,
+)
+from addnorm.doctor.graph.graph import Graph
 from addnorm.doctor.graph.nodes import Node
-from addnorm.doctor.graph.ops import PASS_THROUGH, PRODUCT, SLICES, is_mixing
+from addnorm.doctor.graph.ops import PASS_THROUGH, SLICES, is_mixing
 from addnorm.doctor.report import Finding, Severity
 from addnorm.doctor.rule_context import RuleContext
 from addnorm.doctor.rules.base import rule
@@ -23,7 +29,7 @@ with the factor, and sqrt(d)/3 without it."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Scores:
+class Scores:
     """The scores of one attention."""
 
     block: AddAnalysis
@@ -31,6 +37,8 @@ class _Scores:
     head_dim: int
     factor: float | None
     """Constant factor of the scores; None if something else may bound them."""
+    total: float | None = None
+    """Constant factor of queries, keys and scores together; None if it is not known."""
 
     @property
     def is_scaled(self) -> bool:
@@ -47,7 +55,7 @@ def unscaled_attention(context: RuleContext) -> Iterator[Finding]:
     """
     if not any(block.kind == "feed-forward" for block in context.blocks):
         return  # attention inside convolutional networks is rarely scaled
-    scores = [s for block in context.blocks if (s := _find_scores(context, block)) is not None]
+    scores = [s for block in context.blocks for s in iter_scores(context, block)]
     unscaled = [s for s in scores if not s.is_scaled]
     if not unscaled or context.has_trained_gains:
         return
@@ -72,32 +80,62 @@ def unscaled_attention(context: RuleContext) -> Iterator[Finding]:
     )  # fmt: skip
 
 
-def _find_scores(context: RuleContext, block: AddAnalysis) -> _Scores | None:
-    """Return the scores of an attention block; None if it has none that can be read."""
+def iter_scores(context: RuleContext, block: AddAnalysis) -> Iterator[Scores]:
+    """Iterate over the attentions of a block whose scores can be read; one for each single head."""
     if block.kind not in ("self-attention", "cross-attention"):
-        return None
-    graph, path = context.graph, block.add.path
-    attentions = [a for a in context.trace.recording.stats.attentions if a.node in path]
-    if len(attentions) != 1 or math.isnan(attentions[0].logit_deviation):
-        return None
-    node = graph[attentions[0].node]
+        return
+    for attention in context.trace.recording.stats.attentions:
+        if attention.node in block.add.path and not math.isnan(attention.logit_deviation):
+            scores = _read_scores(context, block, attention)
+            if scores is not None:
+                yield scores
+
+
+def _read_scores(context: RuleContext, block: AddAnalysis, attention: Attention) -> Scores | None:
+    graph, node = context.graph, context.graph[attention.node]
     if node.op == "softmax":
         product = _find_product(context, node.index)
         if product is None:
             return None
         index, factor = product
-        streams = list(graph[index].inputs)
+        operands = tensor_operands(graph[index])
     elif node.op == "scaled_dot_product_attention":
-        index, factor = node.index, node.detail.get("scale")
-        streams = [o.node for o in node.operands[:2] if o.kind == "node"]
+        factor, operands = node.detail.get("scale"), list(node.operands[:2])
     else:
         return None  # multi_head_attention_forward always scales
+    streams = [o.node for o in operands if o.kind == "node"]
     if len(streams) != 2:
         return None
-    if any(_is_scaled_stream(context, block, i) for i in streams):
-        factor = None
+    total = factor
+    for stream in dict.fromkeys(streams):
+        if _is_scaled_stream(context, block, stream):
+            factor = None
+        constant = _stream_factor(graph, stream)
+        total = None if total is None or constant is None else total * constant
     dim = min(graph[i].shape[-1] for i in streams)
-    return _Scores(block, attentions[0], dim, factor)
+    if node.op == "softmax":
+        axes = [find_operand_axes(graph, index, position=i) for i in range(2)]
+        sizes = [
+            math.prod(graph[n].shape[i] for i in a.summed)
+            for n, a in zip(streams, axes, strict=True)
+            if a
+        ]
+        dim = min(sizes, default=dim)
+    return Scores(block, attention, dim, factor, total)
+
+
+def _stream_factor(graph: Graph, index: int) -> float | None:
+    """Return the constant factor between a projection and the scores; None if it is not known."""
+    factor = 1.0
+    node = graph[index]
+    for _ in range(20):
+        if node.op == "linear":
+            return factor
+        constant = 1.0 if node.op in PASS_THROUGH | SLICES else _constant_factor(node)
+        if constant is None or len(node.inputs) != 1:
+            return None
+        factor, node = factor * constant, graph[node.inputs[0]]
+    return None
 
 
 def _find_product(context: RuleContext, index: int) -> tuple[int, float | None] | None:
@@ -109,7 +147,7 @@ def _find_product(context: RuleContext, index: int) -> tuple[int, float | None] 
     factor: float | None = 1.0
     node = graph[index]
     for _ in range(40):
-        if node.op in PRODUCT and len(node.inputs) == 2:
+        if is_activation_product(graph, node):
             numbers = [o.value for o in node.operands if o.kind == "number"]
             is_plain = all(v in (0, 1, None) for v in numbers)
             return node.index, factor if is_plain else None
@@ -185,7 +223,7 @@ def _has_constant_factor(context: RuleContext, block: AddAnalysis, index: int) -
     return False
 
 
-def _is_scaled_by_init(context: RuleContext, scores: _Scores) -> bool:
+def _is_scaled_by_init(context: RuleContext, scores: Scores) -> bool:
     """Return whether the initial query and key weights are smaller than those of the values.
 
     With d features, 1 / sqrt(d) may be part of either matrix or of both; halfway there suffices.

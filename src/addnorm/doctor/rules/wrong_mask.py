@@ -1,10 +1,15 @@
-"""Rules `inverted_mask` and `blocking_mask`: attention masks that hide the wrong tokens."""
+"""Rules `inverted_mask`, `blocking_mask` and `swallowed_scores`: wrong attention masks."""
 
 from collections.abc import Iterator
 
 from addnorm.doctor.report import Finding
 from addnorm.doctor.rule_context import RuleContext
 from addnorm.doctor.rules.base import rule
+
+FILL_SIZE = 1e7
+"""Size of logits in float32 beside which scores of about 1 round to nothing."""
+ROUNDING = 1e-6
+"""Deviation of equal logits that rounding leaves, relative to their size."""
 
 
 @rule("inverted_mask")
@@ -48,6 +53,29 @@ def blocking_mask(context: RuleContext) -> Iterator[Finding]:
             "the masks hide every token but the query itself, so no token sees another; combine "
             "the masks by 'and' only if both mark the visible tokens",
             {"attentions": len(alone), "of": len(square), "visible": "itself"},
+        )  # fmt: skip
+
+
+@rule("swallowed_scores")
+def swallowed_scores(context: RuleContext) -> Iterator[Finding]:
+    """Report masks that add a huge number to visible scores, so that rounding removes the scores.
+
+    The weights of the visible tokens are then exactly equal.
+    """
+    attentions = context.trace.recording.stats.attentions
+    swallowed = [
+        a
+        for a in attentions
+        if a.max_logit > FILL_SIZE and a.logit_deviation < ROUNDING * a.max_logit
+    ]
+    if swallowed:
+        yield Finding(
+            "swallowed_scores", "error", swallowed[0].path,
+            f"the mask adds {swallowed[0].max_logit:.0e} to the scores of visible tokens, too, and "
+            "rounding removes the scores: all visible tokens get the same weight, and queries and "
+            "keys do not learn; add 0 to visible scores, and check whether the mask is additive or "
+            "marks tokens by 0 and 1",
+            {"attentions": len(swallowed), "of": len(attentions), "logit": swallowed[0].max_logit},
         )  # fmt: skip
 
 

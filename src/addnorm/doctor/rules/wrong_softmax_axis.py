@@ -2,7 +2,11 @@
 
 from collections.abc import Iterator
 
-from addnorm.doctor.graph.contractions import find_operand_axes, tensor_operands
+from addnorm.doctor.graph.contractions import (
+    find_operand_axes,
+    is_activation_product,
+    tensor_operands,
+)
 from addnorm.doctor.graph.graph import Graph
 from addnorm.doctor.graph.nodes import Node
 from addnorm.doctor.graph.ops import CASTS, DROPOUT, PASS_THROUGH, PRODUCT, SLICES
@@ -44,7 +48,7 @@ def wrong_softmax_axis(context: RuleContext) -> Iterator[Finding]:
 def _is_scores(graph: Graph, node: Node) -> bool:
     """Return whether the input of a softmax is a product of two activations."""
     for _ in range(20):
-        if len(node.inputs) == 2 and node.op in PRODUCT:
+        if is_activation_product(graph, node):
             return True
         if not node.inputs or node.op not in BEFORE_SOFTMAX | {"softmax"}:
             return False
@@ -63,7 +67,7 @@ def _find_summed_axes(graph: Graph, node: Node) -> tuple[int, ...]:
         return ()
     product = graph[node.users[0]]
     operands = [o.node if o.kind == "node" else -1 for o in tensor_operands(product)]
-    if operands.count(node.index) != 1 or len(product.inputs) != 2:
+    if operands.count(node.index) != 1 or not is_activation_product(graph, product):
         return ()
     axes = find_operand_axes(graph, product.index, position=operands.index(node.index))
     return () if axes is None else axes.summed

@@ -2,6 +2,7 @@
 
 torch.full((4, 4), -inf).triu(1)     causal_offset -> 1   hides j - i >= 1
 torch.ones(4, 4).triu(2).bool()      causal_offset -> 2   hides one token too few
+torch.ones(8, 4).tril().bool()       causal_offset -> 1   fewer keys than queries, as in Linformer
 torch.rand(4, 4)                     causal_offset -> 0   not a causal mask
 """
 
@@ -27,19 +28,28 @@ def causal_offset(mask: Tensor) -> int:
     to hide anything, does not matter: a wrong mask is still recognized as one.
 
     Args:
-        mask: (..., tokens, tokens) boolean or floating-point tensor
+        mask: (..., queries, keys) boolean or floating-point tensor
     """
     is_candidate = mask.dtype == torch.bool or mask.is_floating_point()
-    square = mask.dim() >= 2 and mask.shape[-1] == mask.shape[-2] >= MIN_MASK_TOKENS
-    if not is_candidate or not square or mask.device.type == "meta" or not mask.numel():
+    is_tall = mask.dim() >= 2 and mask.shape[-2] >= mask.shape[-1] >= MIN_MASK_TOKENS
+    if not is_candidate or not is_tall or mask.device.type == "meta" or not mask.numel():
         return 0
     with torch._C.DisableTorchFunction(), torch.no_grad():
         try:
-            corner = mask.detach()[..., :MAX_MASK_TOKENS, :MAX_MASK_TOKENS]
+            keys = min(mask.shape[-1], MAX_MASK_TOKENS)
+            if not _is_constant_below(mask.detach(), mask.shape[-1]):
+                return 0
+            corner = mask.detach()[..., :keys, :keys]
             masks = corner.reshape(-1, *corner.shape[-2:])[:MAX_MASKS].double().nan_to_num()
             return next((offset for offset in CAUSAL_OFFSETS if _is_causal_at(masks, offset)), 0)
         except RuntimeError:  # inside vmap a tensor has no values
             return 0
+
+
+def _is_constant_below(mask: Tensor, keys: int) -> bool:
+    """Return whether queries behind the last key see as much as the query of the last key."""
+    below = mask[..., keys:, :]
+    return not below.numel() or bool((below == mask[..., keys - 1 : keys, :]).all())
 
 
 def _is_causal_at(masks: Tensor, offset: int) -> bool:

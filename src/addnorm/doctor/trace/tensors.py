@@ -2,7 +2,7 @@
 
 import copy
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, MutableMapping
 from typing import Any
 
 import torch
@@ -48,6 +48,11 @@ def map_tensors(value: Any, function: Any) -> Any:
         return function(value)
     if isinstance(value, dict):
         return {key: map_tensors(part, function) for key, part in value.items()}
+    if isinstance(value, MutableMapping):  # such as a BatchEncoding of transformers
+        mapped = copy.copy(value)
+        for key, part in value.items():
+            mapped[key] = map_tensors(part, function)
+        return mapped
     if isinstance(value, list | tuple):
         parts = [map_tensors(part, function) for part in value]
         return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)

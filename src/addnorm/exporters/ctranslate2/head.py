@@ -8,8 +8,8 @@ from torch import Tensor
 
 from addnorm.models import Config
 from addnorm.models.classifier import ACTIVATIONS
-from addnorm.norms import make_norm
-from addnorm.sublayers.feedforward import PLAIN_ACTIVATIONS
+from addnorm.norms import Norm, make_norm
+from addnorm.sublayers.activations import PLAIN_ACTIVATIONS
 
 
 def apply_head(
@@ -34,16 +34,24 @@ def apply_head(
     if config.pooler:
         pooled = F.linear(pooled, weights["pooler.weight"], weights["pooler.bias"])
         pooled = ACTIVATIONS[config.pooler_activation](pooled)
+        pooled = _load_norm(config.pooler_norm, config.dim, "pooler_norm", weights)(pooled)
     return F.linear(pooled, weights["head.weight"], weights["head.bias"])
 
 
 def _predict_tokens(config: Config, weights: Mapping[str, Tensor], hidden: Tensor) -> Tensor:
     if config.head_layer:
         linear = F.linear(hidden, weights["head_matrix.weight"], weights["head_matrix.bias"])
-        norm = make_norm(config.norm, config.dim)
-        names = [name for name in weights if name.startswith("head_norm.")]
-        norm.load_state_dict({name.removeprefix("head_norm."): weights[name] for name in names})
-        hidden = norm(PLAIN_ACTIVATIONS[config.activation](linear))
+        norm = _load_norm(config.norm, config.dim, "head_norm", weights)
+        hidden = norm(PLAIN_ACTIVATIONS[config.head_layer_activation](linear))
     logits = F.linear(hidden * config.head_factor, weights["head.table"], weights.get("head.bias"))
     cap = config.head_cap
     return logits if cap is None else cap * (logits / cap).tanh()
+
+
+def _load_norm(call: str, dim: int, name: str, weights: Mapping[str, Tensor]) -> Norm:
+    """Return a norm with its weights."""
+    norm, prefix = make_norm(call, dim), f"{name}."
+    norm.load_state_dict(
+        {key.removeprefix(prefix): weights[key] for key in weights if key.startswith(prefix)}
+    )
+    return norm.eval()

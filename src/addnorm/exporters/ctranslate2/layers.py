@@ -15,7 +15,7 @@ from addnorm.sublayers import CrossAttention, FeedForward, SelfAttention
 from addnorm.sublayers.multihead import MultiHeadAttention
 from addnorm.sublayers.positions import LearnedPositions, NoPositions, SinusoidalPositions
 from addnorm.sublayers.qk_norm import HeadRMS, NoQueryKeyNorm
-from addnorm.sublayers.relative import AlibiBias, T5Bias
+from addnorm.sublayers.relative import AlibiBias, LearnedT5Positions, T5Bias
 from addnorm.sublayers.rotary import RotaryPositions
 from addnorm.wirings.none import PlainResidual
 from addnorm.wirings.parallel import Parallel
@@ -67,6 +67,10 @@ def check_stack(stack: Encoder | Decoder) -> None:
             raise refuse(side, f"{term} ({name}={getattr(config, name)})")
     if config.persistent:
         raise refuse(side, f"{config.persistent} persistent keys")
+    if stack.embed_proj is not None:
+        raise refuse(side, f"a projection of the embedding from {stack.embed_dim} features")
+    if isinstance(stack.positions, LearnedT5Positions):
+        raise refuse(f"{side}.positions", "a table of positions with a relative bias")
     if isinstance(stack.positions, AlibiBias) and side == "encoder":
         raise refuse(side, "ALiBi, which only decoders have")
     if isinstance(stack.positions, T5Bias) and side == "decoder" and not is_pair:
@@ -99,6 +103,10 @@ class StackWriter:
         attention = self.stack.sublayers[0]
         assert isinstance(first, FeedForward) and isinstance(attention, SelfAttention)
         wiring, positions = self.wiring, self.stack.positions
+        for name, value in self.config.attention_options.items():
+            raise refuse(f"{self.side} layer 0", f"{name}={value}")
+        if first.activation not in ACTIVATIONS:
+            raise refuse(f"{self.side} layer 0, ffn", f"the activation {first.activation}")
         options: dict[str, Any] = {
             "pre_norm": not isinstance(wiring, PostLN),
             "no_final_norm": True,
@@ -148,7 +156,7 @@ class StackWriter:
         name, norm_name, outer_name = ATTRIBUTES[kind]
         site = f"{self.side} layer {number}, {kind}"
         sublayer, spec, wiring = self.stack.sublayers[index], getattr(layer, name), self.wiring
-        scale = wiring.residual_multiplier if isinstance(wiring, PreLN) else 1.0
+        scale = 1.0
         if isinstance(wiring, Sandwich):
             outer = wiring.outer_norms[index]
             scale = self.norms.input_scale(outer, site)
@@ -204,8 +212,8 @@ class StackWriter:
         for linear, parts in zip(spec.linear, groups, strict=False):
             set_linear(linear, *_stack_rows(parts))
         set_linear(spec.linear[-1], *_scaled(attention.out_proj, scale))
-        if attention.options.scale is not None:
-            spec.queries_scale = np.float32(attention.options.scale)
+        if attention.logit_scale != attention.head_dim**-0.5:
+            spec.queries_scale = np.float32(attention.logit_scale)
         positions = self.stack.positions
         if isinstance(positions, T5Bias) and isinstance(attention, SelfAttention):
             spec.relative_attention_bias = to_array(positions.table)

@@ -145,7 +145,7 @@ def head_tensors(model: Model) -> dict[str, Tensor]:
     """Return the weights that an encoder specification lacks: those of the head."""
     if not isinstance(model, Classifier | MaskedLM):
         return {}
-    prefixes = ("head.", "head_matrix.", "head_norm.", "pooler.")
+    prefixes = ("head.", "head_matrix.", "head_norm.", "pooler.", "pooler_norm.")
     state = {
         name: value.detach().float()
         for name, value in model.state_dict().items()

@@ -14,6 +14,7 @@ from addnorm.stacks.transformer import TransformerStack
 from addnorm.sublayers.multihead import MultiHeadAttention
 from addnorm.sublayers.positions import LearnedPositions, SinusoidalPositions
 from addnorm.sublayers.qk_norm import HeadRMS, L2QueryKeyNorm
+from addnorm.sublayers.relative import LearnedT5Positions
 from addnorm.wirings.normformer import NormFormer
 
 CoreModel = LanguageModel | MaskedLM | Seq2Seq | Classifier
@@ -58,13 +59,13 @@ def bake_table_norm(work: Workspace) -> bool:
 
 def fold_attention_scale(work: Workspace) -> bool:
     """scale * q . k = (scale sqrt(K) q) . k / sqrt(K): the factor goes into query weights."""
-    scale = work.get("scale")
+    scale = work.get("attention_scale")
     attentions = [each for each in work.model.modules() if isinstance(each, MultiHeadAttention)]
     if scale is None or any(each.has_qk_norm for each in attentions):
         return False
     for each in attentions:
         laws.scale_outputs([each.q_proj], scale * each.head_dim**0.5)
-    work.changes["scale"] = None
+    work.changes["attention_scale"] = None
     return True
 
 
@@ -109,6 +110,8 @@ def absorb_output(work: Workspace, index: int, scale: Tensor | None, shift: Tens
     That is keys and values of cross-attention for the encoder of a pair, the pooler or the head for
     a classifier, and the output projection otherwise.
     """
+    if scale is None and shift is None:  # an encoder without a head has nothing to take them up
+        return
     model = work.model
     linears: list[nn.Linear] = []
     if isinstance(model, Seq2Seq) and index == 0:
@@ -223,6 +226,8 @@ def _scale_positions(
     for name, stack, scale in zip(prefixes, work.model.stacks, scales, strict=True):
         assert isinstance(stack, TransformerStack)
         positions = stack.positions
+        if isinstance(positions, LearnedT5Positions):
+            positions = positions.absolute
         if isinstance(positions, LearnedPositions):
             positions.table.mul_(scale)
         elif isinstance(positions, SinusoidalPositions):

@@ -10,14 +10,15 @@ from addnorm.core.calls import Call
 from addnorm.core.errors import UserError
 from addnorm.exporters.folding import boundaries
 from addnorm.exporters.folding.boundaries import Workspace
+from addnorm.exporters.folding.decorators import unwrap_decorators
 from addnorm.exporters.folding.eliminate import eliminate_terms, has_droppable_bias
 from addnorm.exporters.folding.norm_forms import NormForm, read_norm
+from addnorm.exporters.folding.remove_scale import remove_scale
 from addnorm.exporters.folding.stack_forms import (
     PLAIN_WIRINGS,
     DoesNotFoldError,
     StackForm,
     read_stack,
-    unwrap_decorators,
 )
 from addnorm.exporters.report import Grade
 from addnorm.exporters.source import prepare_model
@@ -89,12 +90,15 @@ def fold(model: Model, *, max_length: int = MAX_LENGTH) -> tuple[Model, list[Fol
     if not isinstance(model, Model):
         raise UserError(f"model: expected a model of addnorm.build, got {type(model).__name__}")
     check_parts(model)
+    scale, model = model.config.scale, remove_scale(model)
     prepared, _ = prepare_model(model)
     dtype = next(prepared.parameters()).dtype
     core = prepared.model if isinstance(prepared, PrefixLM) else prepared
     assert isinstance(core, LanguageModel | MaskedLM | Seq2Seq | Classifier)
     with torch.no_grad():
         work, notes = Workspace(core.double()), []
+        if scale is not None:
+            notes.append(FoldNote("model", scale, "factors moved into weights"))
         if boundaries.bake_table_norm(work):
             term = model.config.table_norm
             notes.append(FoldNote("model", f"table_norm {term}", "normalized rows written"))
@@ -118,9 +122,8 @@ def _fold_stacks(work: Workspace, notes: list[FoldNote], max_length: int) -> lis
     forms: list[StackForm | None] = []
     for index, (name, stack) in enumerate(zip(names, work.model.stacks, strict=True)):
         assert isinstance(stack, TransformerStack)
-        wiring, decorators = unwrap_decorators(stack.wiring)
-        notes += [FoldNote(name, each, "does nothing in evaluation") for each in decorators]
-        call = _inner_call(stack.wiring_call, len(decorators))
+        wiring, call, texts = unwrap_decorators(stack)
+        notes += [FoldNote(name, term, text) for term, text in texts]
         form = _try_fold(work, index, name, wiring, call, notes)
         forms.append(form)
         if form is None:
@@ -140,7 +143,11 @@ def _try_fold(
     stack = work.model.stacks[index]
     if call.name in PLAIN_WIRINGS and call.name not in ("post_ln", "pre_ln", "none"):
         return None
+    if stack.embed_proj is not None and call.name in PLAIN_WIRINGS:
+        return None
     try:
+        if stack.embed_proj is not None:
+            raise DoesNotFoldError("a projection of the embedding before the first site")
         form = read_stack(stack, wiring)
         _check_form(work, index, form)
         eliminate_terms(form, lambda scale: work.entry_scales.update({index: scale}))
@@ -166,6 +173,17 @@ def _check_form(work: Workspace, index: int, form: StackForm) -> None:
     ends = ends or has_maps or has_droppable_bias(form.final_norm)
     if ends and not boundaries.can_absorb_output(work, index):
         raise DoesNotFoldError("nothing behind the stack could take up its last scale and shift")
+    inside = form.stack.layer_config.attention_options
+    hidden = [name for name in ("canon", "value_embed", "value_residual") if name in inside]
+    reads = has_maps or any(
+        term is not None
+        for site in form.sites
+        for term in (site.in_scale, site.in_shift, site.skip_scale, site.out_scale)
+    )
+    if reads and hidden:
+        raise DoesNotFoldError(f"{hidden[0]} reads or mixes what a scale or shift would change")
+    if shifts and "gate" in inside:
+        raise DoesNotFoldError("a shift of what the gate of attention reads, which has no bias")
     lacks_key_bias = any(
         isinstance(each, SelfAttention) and not each.qk_norm.key_bias
         for each in form.stack.sublayers
@@ -290,14 +308,6 @@ def _keep_wiring(
 
 def _prefixed(prefix: str, norm: NormForm) -> dict[str, Tensor]:
     return {f"{prefix}.{name}": value for name, value in norm.tensors().items()}
-
-
-def _inner_call(call: Call, depth: int) -> Call:
-    """Return the call inside `depth` decorators."""
-    for _ in range(depth):
-        inner = call.options.get("inner", call.positional[0] if call.positional else "pre_ln")
-        call = Call.parse(inner)
-    return call
 
 
 def _rebuild(model: Model, work: Workspace, results: list[FoldedStack]) -> Model:

@@ -22,7 +22,8 @@ def readers(sublayer: nn.Module) -> list[nn.Linear]:
     """Return the matrices of a sub-layer that read the stream."""
     if isinstance(sublayer, MultiHeadAttention):
         own = [sublayer.q_proj, sublayer.k_proj, sublayer.v_proj]
-        return own[:1] if sublayer.shape.crosses else own
+        own = own[:1] if sublayer.shape.crosses else own
+        return own if sublayer.output_gate is None else [*own, sublayer.output_gate.proj]
     assert isinstance(sublayer, FeedForward)
     return [each for each in (sublayer.up_proj, sublayer.gate_proj) if each is not None]
 
@@ -139,8 +140,13 @@ def divide_by_running_scale(
 
 
 def drop_value_bias(attention: MultiHeadAttention) -> None:
-    """L9, value bias: probabilities sum to 1, so out(sum_j p_j (v_j + b)) = out(...) + W_out b."""
+    """L9, value bias: probabilities sum to 1, so out(sum_j p_j (v_j + b)) = out(...) + W_out b.
+
+    Not with a sink, whose probabilities sum to less, nor with anything behind the heads.
+    """
     bias = attention.v_proj.bias
+    if attention.options.sink != "none" or attention.options.gate != "none":
+        raise UserError("value bias: expected attention without sink and gate")
     if bias is None:
         return
     repeat = attention.heads // attention.kv_heads

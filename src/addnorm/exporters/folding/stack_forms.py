@@ -38,6 +38,7 @@ from addnorm.wirings.post_ln import PostLN
 from addnorm.wirings.post_norm_base import PostNorm
 from addnorm.wirings.pre_ln import PreLN
 from addnorm.wirings.rezero import ReZero
+from addnorm.wirings.scaled import Scaled
 from addnorm.wirings.skip_init import SkipInit
 from addnorm.wirings.t_fixup import TFixup
 
@@ -61,6 +62,11 @@ UNFOLDABLE = {
     "normformer": "norms inside the sub-layers",
     "mix_ln": "Post-LN and Pre-LN layers in one stack",
     "false_pre_ln": "the norm behind the last add is missing",
+    "res_scale": "a scale of the stream, feature by feature, under the next norm",
+    "deep_delta": "a branch is a direction, not a term of a sum",
+    "laurel": "a learned map or weights of the skip",
+    "mudd": "later layers read the outputs of all earlier ones",
+    "nanochat": "later layers read the embedding",
     "gpas": "a running scale of the stream, which would need another eps at every norm",
 }
 """Why a wiring, or a variant of one, has no plainer form, by its name."""
@@ -109,15 +115,6 @@ class StackForm:
         """The norm of the embedding, those of the sites, and the final one, as far as present."""
         per_site = [norm for site in self.sites for norm in (site.pre_norm, site.post_norm)]
         return [norm for norm in (self.entry_norm, *per_site, self.final_norm) if norm is not None]
-
-
-def unwrap_decorators(wiring: Wiring) -> tuple[Wiring, list[str]]:
-    """Return the wiring inside decorators that do nothing in evaluation, and their names."""
-    names = []
-    while isinstance(wiring, DropPath | LayerDrop):
-        names.append("drop_path" if isinstance(wiring, DropPath) else "layer_drop")
-        wiring = wiring.inner
-    return wiring, names
 
 
 def read_stack(stack: TransformerStack, wiring: Wiring) -> StackForm:
@@ -178,10 +175,6 @@ def _describe_pre(wiring: Wiring, form: StackForm) -> None:
     for each in form.sites:
         each.pre_norm = _norm(form, wiring.norms[each.site.index])
     form.final_norm = _norm(form, wiring.final_norm)
-    if isinstance(wiring, PreLN) and wiring.residual_multiplier != 1:
-        for each in form.sites:
-            each.branch_scale = _vector(wiring.residual_multiplier, form.stack.plan.dim)
-        form.texts.append("residual_multiplier moved into the matrices that write to the stream")
 
 
 def _describe_layer_scale(wiring: Wiring, form: StackForm) -> None:
@@ -278,6 +271,19 @@ def _describe_gpas(wiring: Wiring, form: StackForm) -> None:
     form.texts.append("1 - silu(g) moved into the norms")
 
 
+def _describe_scaled(wiring: Wiring, form: StackForm) -> None:
+    assert isinstance(wiring, Scaled)
+    _describe(wiring.inner, form)
+    dim = form.stack.plan.dim
+    for each in form.sites:
+        factor = _vector(wiring.factors[each.site.index], dim)
+        each.branch_scale = factor if each.branch_scale is None else each.branch_scale * factor
+        if wiring.rule == "unit":
+            stream = _vector(wiring.stream_factor(each.site), dim)
+            each.out_scale = stream if each.out_scale is None else each.out_scale * stream
+    form.texts.append("factors moved into the matrices that write to the stream")
+
+
 def _describe_inner(wiring: Wiring, form: StackForm) -> None:
     assert isinstance(wiring, Decorator)
     _describe(wiring.inner, form)
@@ -303,6 +309,7 @@ DESCRIPTIONS: dict[type[Wiring], Callable[[Wiring, StackForm], None]] = {
     TFixup: _describe_plain,
     PlainResidual: _describe_plain,
     GPAS: _describe_gpas,
+    Scaled: _describe_scaled,
     DropPath: _describe_inner,
     LayerDrop: _describe_inner,
 }

@@ -10,6 +10,7 @@
 Only if the comparison succeeds, the temporary folder becomes the exported folder.
 """
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -90,14 +91,17 @@ class ExportTarget(ABC):
             ("--as", options.family, self.families),
         ):
             if value is not None and value not in known:
-                expected = " or ".join(known) if known else "none"
+                expected = f"one of {', '.join(known)}" if len(known) > 3 else " or ".join(known)
                 raise UserError(
-                    f"{option}: expected {expected} for --to {self.name}, got {value!r}"
+                    f"{option}: expected {expected or 'none'} for --to {self.name}, got {value!r}"
                 )
+        tolerance = options.tolerance
+        if tolerance is not None and not 0 <= tolerance < math.inf:
+            raise UserError(f"--tolerance: expected a number from 0, got {tolerance:g}")
         if source.kind not in self.kinds:
             raise ExportRefusedError(
                 f"model: expected kind {' or '.join(self.kinds)} for --to {self.name}, got kind "
-                f"{source.kind!r}; use --to torch"
+                f"{source.kind!r}; use --to onnx or --to torch"
             )
 
     def check_packages(self) -> None:

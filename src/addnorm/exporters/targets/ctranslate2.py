@@ -44,9 +44,8 @@ class CTranslate2Target(ExportTarget):
             kept = next((note for note in notes if not note.folded), None)
             if kept is None or kept.site not in str(error):
                 raise
-            raise ExportRefusedError(
-                f"{kept}; CTranslate2 cannot express it; use --to onnx"
-            ) from None
+            has = "has one" if kept.text.endswith("streams") else "cannot express it"
+            raise ExportRefusedError(f"{kept}; CTranslate2 {has}; use --to onnx") from None
         has_stand_ins = NormWriter.from_model(plain).has_stand_ins
         grades: list[Grade] = [note.grade for note in notes if note.folded]
         grades += ["rounding"] if has_stand_ins else []

@@ -17,7 +17,7 @@ from addnorm.exporters.report import ExportReport, worst_grade
 from addnorm.exporters.source import ExportSource
 from addnorm.exporters.targets.base import ExportOptions, ExportTarget, PreparedExport
 from addnorm.exporters.transformers_engine import TransformersEngine, quiet_transformers
-from addnorm.interop.stock.classes import MAX_LENGTH, STOCK_CLASSES
+from addnorm.interop.stock.classes import MAX_LENGTH, STOCK_CLASSES, stock_kind
 from addnorm.models import Config, Model
 from addnorm.sublayers.positions import NoPositions, SinusoidalPositions
 
@@ -25,24 +25,15 @@ UNLIMITED = (NoPositions, SinusoidalPositions)
 """Positions that a stock class gets as a table of `MAX_LENGTH` rows."""
 OWN_CLASS = "addnorm"
 """Value of --as for addnorm's own classes."""
-CARD = """\
----
-library_name: transformers
-tags:
-- addnorm
----
-
-# {class_name}, trained with addnorm
-
-{class_name} of transformers with the weights of a {kind} model of addnorm. Loading it does not need
-addnorm.
-
-| trained as | {arrangement} |
-|---|---|
-| written as | {form} |
-
-{notes}
-"""
+AUTO_CLASSES = {
+    "lm": "AutoModelForCausalLM",
+    "masked_lm": "AutoModelForMaskedLM",
+    "seq2seq": "AutoModelForSeq2SeqLM",
+    "classifier": "AutoModelForSequenceClassification",
+    "token_classifier": "AutoModelForTokenClassification",
+    "encoder": "AutoModel",
+}
+"""Classes that load a stock class, by the kind in `StockClass.classes`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,14 +125,26 @@ class HFTarget(ExportTarget):
                 source.tokenizer, source.kind, max_length=min(lengths, default=None)
             )
             tokenizer.save_pretrained(str(folder))
-        card = CARD.format(
-            class_name=prepared.form,
-            kind=source.kind,
-            arrangement=source.wiring,
-            form=f"{hf_model.config.model_type}, {prepared.model.stacks[-1].wiring_call}",
-            notes="\n".join(f"- {note}" for note in prepared.notes),
+        self._write_card(prepared, source, folder)
+
+    def _write_card(self, prepared: PreparedFolder, source: ExportSource, folder: Path) -> None:
+        from addnorm.interop.auto.convert import collect_facts  # transformers is optional
+        from addnorm.interop.auto.folder import write_card
+
+        model = source.text_model
+        written: dict[str, Any] = {
+            "class": prepared.form,
+            "model_type": prepared.hf_model.config.model_type,
+            "wiring": prepared.model.stacks[-1].wiring_call,
+            **{f"note {number}": note for number, note in enumerate(prepared.notes, 1)},
+        }
+        write_card(
+            model,
+            folder,
+            AUTO_CLASSES[stock_kind(model.config)],
+            {"Written as": written} | ({} if source.run is None else collect_facts(source.run)),
+            stock_class=prepared.form,
         )
-        (folder / "README.md").write_text(card, encoding="utf-8")
 
     def open(self, folder: Path, report: ExportReport) -> InferenceEngine:
         settings = report.settings

@@ -17,10 +17,10 @@ PIPELINES = {
     "masked_lm": "fill-mask",
     "classifier": "text-classification",
 }
+REGISTER = "import addnorm.interop  # registers the classes; or pass trust_remote_code=True below\n"
 USE = """\
 ```python
-import addnorm.interop  # registers the classes; or pass trust_remote_code=True below
-from transformers import {auto_class}
+{register}from transformers import {auto_class}
 
 model = {auto_class}.from_pretrained("PATH_OR_NAME_OF_THIS_FOLDER")
 ```
@@ -28,7 +28,11 @@ model = {auto_class}.from_pretrained("PATH_OR_NAME_OF_THIS_FOLDER")
 
 
 def make_model_card(
-    model: Model, auto_class: str, facts: Mapping[str, Mapping[str, Any]] | None = None
+    model: Model,
+    auto_class: str,
+    facts: Mapping[str, Mapping[str, Any]] | None = None,
+    *,
+    stock_class: str | None = None,
 ) -> str:
     """Return the text of README.md.
 
@@ -36,6 +40,8 @@ def make_model_card(
         model: addnorm model
         auto_class: name of the Auto class that loads it
         facts: further sections, each with its lines by name, such as data and metrics
+        stock_class: class of transformers that was written, which loads without addnorm; None for
+            addnorm's own class
     """
     config = model.config
     pipeline = "image-classification" if config.image else PIPELINES[config.kind]
@@ -53,7 +59,7 @@ def make_model_card(
         *head,
         "---",
         "",
-        f"# addnorm {config.kind}: {config.wiring}, {config.norm}",
+        f"# {stock_class or 'addnorm ' + config.kind}: {config.wiring}, {config.norm}",
         "",
     ]
     lines += [f"![Arrangement of a layer]({DRAWING_FILE})", ""]
@@ -61,8 +67,13 @@ def make_model_card(
         lines += [f"## {title}", "", "| | |", "|---|---|"]
         lines += [f"| {name} | {_format_cell(value)} |" for name, value in entries.items()]
         lines.append("")
-    lines += ["## Use", "", f"Install `addnorm` (written by version {__version__}).", ""]
-    return "\n".join([*lines, USE.format(auto_class=auto_class)])
+    lines += ["## Use", ""]
+    if stock_class is None:
+        lines += [f"Install `addnorm` (written by version {__version__}).", ""]
+    else:
+        lines += [f"`addnorm` {__version__} wrote this folder; loading it does not need it.", ""]
+    use = USE.format(auto_class=auto_class, register="" if stock_class else REGISTER)
+    return "\n".join([*lines, use])
 
 
 @lru_cache(maxsize=8)

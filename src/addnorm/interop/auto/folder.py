@@ -36,8 +36,21 @@ def write_extra_files(
     """
     _write(folder / f"{REMOTE_MODULE}.py", REMOTE_CODE.format(class_name=class_name))
     if facts is not None or not (folder / CARD_FILE).exists():
-        _write(folder / DRAWING_FILE, draw_config(model.config))
-        _write(folder / CARD_FILE, make_model_card(model, auto_class, facts))
+        write_card(model, folder, auto_class, facts)
+
+
+def write_card(
+    model: Model,
+    folder: Path,
+    auto_class: str,
+    facts: Mapping[str, Mapping[str, Any]] | None = None,
+    *,
+    stock_class: str | None = None,
+) -> None:
+    """Write the model card and the drawing; see `make_model_card`."""
+    _write(folder / DRAWING_FILE, draw_config(model.config))
+    card = make_model_card(model, auto_class, facts, stock_class=stock_class)
+    _write(folder / CARD_FILE, card)
 
 
 def _write(path: Path, text: str) -> None:

@@ -21,20 +21,17 @@ def bert(f: ConfigReader) -> dict[str, Any]:
     f.require(is_decoder=False, add_cross_attention=False, position_embedding_type="absolute")
     f.ignore("classifier_dropout", "summary_type", "summary_use_proj", "summary_activation")
     f.ignore("summary_last_dropout")
-    dim = f("hidden_size")
-    if f("embedding_size", dim) != dim:
-        f.reject(f"embedding_size={f('embedding_size')} (must be hidden_size, {dim})")
     norm = f"layer(eps={f('layer_norm_eps')!r})"
     return {
         "vocab": f("vocab_size"),
-        "dim": dim,
+        "dim": f("hidden_size"),
         "depth": f("num_hidden_layers"),
         "heads": f("num_attention_heads"),
         "ffn_dim": f("intermediate_size"),
         "wiring": "post_ln",
         "norm": norm,
         "embed_norm": norm,
-        "types": f("type_vocab_size"),
+        "types": f("type_vocab_size", 0),
         "positions": f"learned(length={f('max_position_embeddings')})",
         "activation": f.activation("hidden_act"),
         "dropout": f.dropout("hidden_dropout_prob"),
@@ -59,6 +56,12 @@ def ernie(f: ConfigReader) -> dict[str, Any]:
     return bert(f)
 
 
+def electra(f: ConfigReader) -> dict[str, Any]:
+    """Read electra: BERT, with a projection of the embedding if it has another width."""
+    width = f("embedding_size")
+    return bert(f) | {"embed_dim": None if width == f("hidden_size") else width}
+
+
 def distilbert(f: ConfigReader) -> dict[str, Any]:
     """Read distilbert: BERT without segments, with field names of its own."""
     f.ignore("qa_dropout", "seq_classif_dropout", "sinusoidal_pos_embds")
@@ -76,6 +79,13 @@ def distilbert(f: ConfigReader) -> dict[str, Any]:
         "dropout": f.dropout("dropout"),
         "attention_dropout": f.dropout("attention_dropout"),
     }
+
+
+def mpnet(f: ConfigReader) -> dict[str, Any]:
+    """Read mpnet: BERT without segments, with a relative bias beside the learned positions."""
+    # The class computes 32 buckets, whatever its config says.
+    f.require(relative_attention_num_buckets=32)
+    return bert(f) | {"types": 0, "positions": f"learned_t5(length={f('max_position_embeddings')})"}
 
 
 def masked_lm_variant(table: str, head: str, *, activation: str | None = None) -> HeadVariant:
@@ -144,6 +154,7 @@ BERT = parse_rules("""
     encoder.layer.{i}.ln -> encoder.{i}.ffn.norm
     encoder.ln -> encoder.final_norm
     pooler.dense -> pooler
+    embeddings_project -> encoder.embed_proj
 """)
 DISTILBERT = parse_rules("""
     embeddings.word_embeddings.weight -> embed.table
@@ -157,6 +168,15 @@ DISTILBERT = parse_rules("""
     transformer.layer.{i}.ffn.lin1 -> encoder.{i}.ffn.up_proj
     transformer.layer.{i}.ffn.lin2 -> encoder.{i}.ffn.down_proj
     transformer.layer.{i}.output_layer_norm -> encoder.{i}.ffn.norm
+""")
+MPNET = BERT + parse_rules("""
+    embeddings.position_embeddings.weight -> encoder.positions.absolute.table
+    encoder.relative_attention_bias.weight -> encoder.positions.relative.table
+    encoder.layer.{i}.attention.attn.q -> encoder.{i}.self.q_proj
+    encoder.layer.{i}.attention.attn.k -> encoder.{i}.self.k_proj
+    encoder.layer.{i}.attention.attn.v -> encoder.{i}.self.v_proj
+    encoder.layer.{i}.attention.attn.o -> encoder.{i}.self.out_proj
+    encoder.layer.{i}.attention.LayerNorm -> encoder.{i}.self.norm
 """)
 BERT_HEAD = """
     cls.predictions.transform.dense -> head_matrix
@@ -254,6 +274,11 @@ register_families(
     roberta_family(
         "roberta-prelayernorm", "RobertaPreLayerNorm", "roberta_prelayernorm", roberta_prelayernorm
     ),
+    replace(
+        roberta_family("mpnet", "MPNet", "mpnet", mpnet),
+        tensors=MPNET,
+        numbering=PositionNumbering("ids", padding=1),
+    ),
     Family(
         name="electra",
         variants={
@@ -273,7 +298,7 @@ register_families(
                 head_rules=ROBERTA_CLASSIFIER_RULES,
             ),
         },
-        read=bert,
+        read=electra,
         tensors=BERT,
     ),
     Family(

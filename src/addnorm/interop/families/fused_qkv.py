@@ -103,7 +103,7 @@ def mpt(f: ConfigReader) -> dict[str, Any]:
         "positions": "alibi",
         "activation": "gelu",
         "bias": False,
-        "scale": attention["softmax_scale"],
+        "attention_scale": attention["softmax_scale"],
         "dropout": f.dropout("resid_pdrop"),
         "attention_dropout": float(attention["attn_pdrop"]),
     }

@@ -45,7 +45,7 @@ def gpt2(f: ConfigReader) -> dict[str, Any]:
     """Read gpt2: Pre-LN with GPT-2's initialization; logits may be unscaled."""
     scale = None if f("scale_attn_weights") else 1.0
     values = gpt(f, wiring="pre_ln(init=gpt2)", activation="activation_function")
-    return values | {"scale": scale} | read_tying(f, "transformer.wte.weight")
+    return values | {"attention_scale": scale} | read_tying(f, "transformer.wte.weight")
 
 
 def gpt_bigcode(f: ConfigReader) -> dict[str, Any]:
@@ -85,7 +85,7 @@ def gpt_neo(f: ConfigReader) -> dict[str, Any]:
         "positions": f"learned(length={f('max_position_embeddings')})",
         "activation": f.activation("activation_function"),
         "window": f.windows("window_size", "attention_layers"),
-        "scale": 1.0,
+        "attention_scale": 1.0,
         "bias": False,
         "out_bias": True,
         "ffn_bias": True,

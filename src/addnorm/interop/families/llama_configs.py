@@ -102,11 +102,11 @@ def smollm3(f: ConfigReader) -> dict[str, Any]:
 def granite(f: ConfigReader) -> dict[str, Any]:
     """Read granite: scaled embeddings, attention, logits and branches."""
     multiplier = float(f("residual_multiplier"))
-    wiring = "pre_ln" if multiplier == 1 else f"pre_ln(residual_multiplier={multiplier!r})"
+    wiring = "pre_ln" if multiplier == 1 else f"scaled(r={multiplier!r})"
     return like_llama(
         f,
         wiring=wiring,
-        scale=f("attention_multiplier"),
+        attention_scale=f("attention_multiplier"),
         embed_scale=f("embedding_multiplier"),
         head_scale=1.0 / f("logits_scaling"),
     )
@@ -148,7 +148,7 @@ def gemma2(f: ConfigReader) -> dict[str, Any]:
     return gemma(
         f,
         wiring="sandwich",
-        scale=f("query_pre_attn_scalar") ** -0.5,
+        attention_scale=f("query_pre_attn_scalar") ** -0.5,
         cap=f("attn_logit_softcapping"),
         head_cap=f("final_logit_softcapping"),
         window=f.windows("sliding_window", "layer_types"),

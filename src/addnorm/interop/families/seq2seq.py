@@ -36,7 +36,7 @@ def t5(f: ConfigReader) -> dict[str, Any]:
         "positions": f"t5(buckets={f(buckets)}, distance={f(distance)})",
         "activation": f.activation("dense_act_fn", gated=gated),
         "bias": False,
-        "scale": 1.0,
+        "attention_scale": 1.0,
         "dropout": dropout,
         "attention_dropout": dropout,
         "activation_dropout": dropout,

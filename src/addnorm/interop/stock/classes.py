@@ -123,6 +123,13 @@ class StockClass:
     """Returns the fields of the config of transformers."""
 
 
+def stock_kind(config: Config) -> str:
+    """Return the key of `StockClass.classes` for a config."""
+    if config.kind == "classifier" and config.classes is None:
+        return "encoder"
+    return "token_classifier" if config.pooling == "none" else config.kind
+
+
 def _llama(f: Facts, **changes: Any) -> dict[str, Any]:
     c = f.config
     return {
@@ -210,7 +217,7 @@ def _gpt2(f: Facts) -> dict[str, Any]:
         "activation_function": f.activation,
         "afn": {"gelu_tanh": "gelu", "silu": "swish"}.get(c.activation, c.activation),
         "layer_norm_epsilon": f.eps,
-        "scale_attn_weights": c.scale != 1.0,
+        "scale_attn_weights": c.attention_scale != 1.0,
         "rotary_dim": int(f.rope.get("partial_rotary_factor", 1.0) * f.head_dim),
         "tie_word_embeddings": f.tied(factor=1.0),
         "resid_pdrop": c.dropout,

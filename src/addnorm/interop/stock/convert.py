@@ -18,7 +18,13 @@ from addnorm.data.tokenizer import END, PAD, START, UNKNOWN
 from addnorm.interop.config_reader import ConfigReader
 from addnorm.interop.family import FAMILIES, PositionNumbering
 from addnorm.interop.hf import build_config
-from addnorm.interop.stock.classes import MAX_LENGTH, STOCK_CLASSES, Facts, StockClass
+from addnorm.interop.stock.classes import (
+    MAX_LENGTH,
+    STOCK_CLASSES,
+    Facts,
+    StockClass,
+    stock_kind,
+)
 from addnorm.interop.stock.widen import StockMismatchError, widen
 from addnorm.interop.transformers_compat import transformers_library
 from addnorm.interop.weight_mapping import WeightMapper
@@ -86,30 +92,21 @@ def to_stock(
     closest = [reason for progress, reason in reasons if progress == most]
     if most == 0 and name is None:
         calls = dict.fromkeys(str(stack.wiring_call) for stack in model.stacks)
-        closest = [f"none has {' with '.join(calls)} for kind {model.config.kind!r}"]
-    raise StockMismatchError(f"no stock class computes the same: {'; '.join(closest[:3])}", most)
+        closest = [f"none has the wiring {' or '.join(calls)} for kind {model.config.kind!r}"]
+    start = "no stock class computes the same" if name is None else "it computes something else"
+    raise StockMismatchError(f"{start}: {'; '.join(closest[:3])}", most)
 
 
 def _class_name(row: StockClass, config: Config) -> str | None:
-    if config.image is not None:
-        return None
-    kind: str = config.kind
-    if kind == "classifier" and config.classes is None:
-        kind = "encoder"
-    elif config.pooling == "none":
-        kind = "token_classifier"
-    return row.classes.get(kind)
+    return None if config.image is not None else row.classes.get(stock_kind(config))
 
 
 def _convert(
     row: StockClass, model: Model, end: int, max_length: int, labels: Sequence[str]
 ) -> StockModel:
     transformers = transformers_library()
-    lengths = [
-        stack.positions.length
-        for stack in model.stacks
-        if isinstance(stack.positions, LearnedPositions)
-    ]
+    limits = (stack.positions.length for stack in model.stacks)
+    lengths = [limit for limit in limits if limit is not None]
     facts = Facts(model.config, min(lengths, default=max_length))
     class_name = _class_name(row, model.config)
     assert class_name is not None

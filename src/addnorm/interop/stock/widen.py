@@ -17,6 +17,7 @@ from addnorm.norms.base import Norm
 from addnorm.norms.none import NoNorm
 from addnorm.norms.rms import RMSNorm
 from addnorm.stacks import Decoder, Encoder
+from addnorm.stacks.layer_config import INNER_OPTIONS
 from addnorm.sublayers.multihead import MultiHeadAttention
 from addnorm.sublayers.positions import (
     LearnedPositions,
@@ -29,7 +30,8 @@ from addnorm.sublayers.rotary import RotaryPositions
 EQUAL_FIELDS = (
     *("kind", "dim", "depth", "heads", "vocab", "source_vocab", "activation", "cap", "window"),
     *("head_cap", "classes", "pooling", "pooler", "pooler_activation", "head_layer", "image"),
-    *("patch", "channels", "class_tokens"),
+    *("pooler_norm", "head_activation", "embed_dim", "patch", "channels", "class_tokens"),
+    *INNER_OPTIONS,
 )
 """Fields of a config that must be equal as they are."""
 
@@ -117,7 +119,6 @@ class _Filler:
         _check_fields(self.model.config, self.wide.config)
         for ours, theirs in pairs:
             self._fill_attention(ours, theirs)
-            self._fill_outputs(ours, theirs)
         self._fill_embedding()
         for name, value in self.wide.state_dict().items():
             if not name.endswith("_extra_state") and name not in self.result:
@@ -203,8 +204,7 @@ class _Filler:
                 raise StockMismatchError(
                     f"query-key norm {target.qk_norm_call}, not {source.qk_norm_call}"
                 )
-            default = source.head_dim**-0.5
-            ratio = (source.options.scale or default) / (target.options.scale or default)
+            ratio = source.logit_scale / target.logit_scale
             order = self._feature_order(ours.positions, theirs.positions, source)
             for part, heads, factor in (
                 ("q_proj", source.heads, ratio),
@@ -225,19 +225,6 @@ class _Filler:
                     self._put(key, rows.repeat_interleave(repeats, 0).flatten(0, 1))
             if source.has_qk_norm and (ratio != 1 or list(order) != sorted(order)):
                 self._fill_query_norm(site, ratio, order)
-
-    def _fill_outputs(self, ours: Encoder | Decoder, theirs: Encoder | Decoder) -> None:
-        """Write a factor on the branches that the class lacks into their last matrices."""
-        one, other = (getattr(each.wiring, "residual_multiplier", 1.0) for each in (ours, theirs))
-        if one == other:
-            return
-        name = _name(self.wide, theirs)
-        for index, sublayer in enumerate(ours.sublayers):
-            part = "out_proj" if isinstance(sublayer, MultiHeadAttention) else "down_proj"
-            for leaf in ("weight", "bias"):
-                key = f"{name}.sublayers.{index}.{part}.{leaf}"
-                if key in self.state:
-                    self._put(key, self.state[key] * (one / other))
 
     def _fill_query_norm(self, site: str, ratio: float, order: list[int]) -> None:
         for part, factor in (("query_norm", ratio), ("key_norm", 1.0)):

@@ -192,7 +192,17 @@ def _(x: Tensor, f: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor]:
     return y, torch.empty_like(y), x.new_empty((2, x.numel() // x.shape[-1]), dtype=torch.float32)
 
 
-@torch.library.custom_op("addnorm::add_norm_backward", mutates_args=(), device_types="cpu")
+# With a written schema; torch before 2.7 does not infer one from list[bool].
+@torch.library.custom_op(
+    "addnorm::add_norm_backward",
+    mutates_args=(),
+    device_types="cpu",
+    schema=(
+        "(Tensor dy, Tensor? ds, Tensor s, Tensor statistics, Tensor? x, Tensor? weight, "
+        "Tensor? bias, Tensor? scales, Tensor? seed, bool rms, float eps, float scale, float rate, "
+        "ScalarType dtype, bool[] requires_grad) -> Tensor[]"
+    ),
+)
 def _add_norm_backward(
     dy: Tensor,
     ds: Tensor | None,

@@ -191,7 +191,13 @@ def _(q: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
     return _empty_token_major(q), q.new_empty(q.shape[:2], dtype=torch.float32)
 
 
-@torch.library.custom_op("addnorm::varlen_attention_backward", mutates_args=(), device_types="cpu")
+# With a written schema; torch before 2.7 does not infer one from list[Tensor].
+@torch.library.custom_op(
+    "addnorm::varlen_attention_backward",
+    mutates_args=(),
+    device_types="cpu",
+    schema="(Tensor dout, Tensor[] saved, bool causal, float scale) -> Tensor[]",
+)
 def _varlen_attention_backward(
     dout: Tensor, saved: list[Tensor], causal: bool, scale: float
 ) -> list[Tensor]:

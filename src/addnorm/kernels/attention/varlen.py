@@ -27,6 +27,9 @@ __all__ = ["SequenceOffsets", "can_use_varlen_native", "varlen_attention"]
 MAX_HEAD_DIM = 512
 """Largest head_dim that the native library takes; larger tiles would not fit into the cache."""
 
+HAS_VARLEN_ATTN = torch.__version__ >= "2.12"
+"""Whether torch's varlen kernel has windows and grouped heads. Importing it to look is slow."""
+
 
 def varlen_attention(
     q: Tensor,
@@ -83,6 +86,7 @@ def _can_use_flash(q: Tensor, k: Tensor) -> bool:
     """Return whether torch's varlen kernel (FlashAttention 2) supports these tensors."""
     return (
         q.device.type == "cuda"
+        and HAS_VARLEN_ATTN
         and q.dtype in (torch.float16, torch.bfloat16)
         and q.shape[-1] % 8 == 0
         and q.shape[-1] <= 256

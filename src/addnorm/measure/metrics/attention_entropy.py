@@ -30,7 +30,7 @@ def attention_entropy(activations: SiteActivations) -> Tensor | None:
 
 
 def _entropy(p: Tensor, valid: Tensor | None) -> Tensor:
-    sees = p.sum(-1) > 0  # (B, heads, L)
+    sees = p.sum(-1) != 0  # (B, heads, L); NaN counts, so that the value is NaN
     return masked_mean(
         torch.special.entr(p).sum(-1), sees if valid is None else sees & valid.unsqueeze(-2)
     )

@@ -82,8 +82,7 @@ def first_token_attention(attention: SelfAttention, h: Tensor, plugs: Plugs) -> 
         assert isinstance(output, Tensor)
         return output
     heads, width = attention.heads, attention.head_dim
-    scale = attention.options.scale or width**-0.5
-    q = attention.q_proj(h[:, 0]).view(-1, heads, width) * scale  # (B, H, K)
+    q = attention.q_proj(h[:, 0]).view(-1, heads, width) * attention.logit_scale  # (B, H, K)
     key, value = attention.k_proj, attention.v_proj
     matrices = [part.weight.view(heads, width, -1) for part in (key, value)]  # (H, K, dim)
     folded_query = torch.bmm(q.transpose(0, 1), matrices[0]).transpose(0, 1)  # (B, H, dim)

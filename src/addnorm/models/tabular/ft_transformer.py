@@ -10,6 +10,7 @@ from addnorm.models.tabular.config import TableConfig
 from addnorm.models.tabular.feature_tokenizer import FeatureTokenizer
 from addnorm.models.tabular.first_token_encoder import FirstTokenEncoder
 from addnorm.models.tabular.table_batch import TableBatch
+from addnorm.sublayers.activations import is_gated
 
 
 class FTTransformer(TableModel):
@@ -39,7 +40,7 @@ class FTTransformer(TableModel):
     def __init__(self, config: TableConfig) -> None:
         super().__init__(config)
         self.tokens = make_feature_tokenizer(config)
-        gated = config.activation.endswith("glu")
+        gated = is_gated(config.activation)
         hidden = int(config.dim * 4 / 3) if gated else 2 * config.dim
         self.encoder = FirstTokenEncoder(**encoder_options(config, hidden))
         self.head = nn.Linear(config.dim, config.outputs)

@@ -1,6 +1,8 @@
 """Sentences of a diagnosis."""
 
-from typing import Literal, Self
+from typing import Literal
+
+from typing_extensions import Self
 
 from addnorm.doctor.report import Severity
 

@@ -89,7 +89,8 @@ def find_changes(series: Series, *, upward: bool) -> list[Change]:
 
     far: at least 6 times 1.4826 MAD from the median of the last 16 looks, at least 8, and at least
         3 times, or at most a third of, that median; with a factor of 2, a third of healthy runs in
-        which a task is suddenly learned had several changes
+        which a task is suddenly learned had several changes. It must also be beyond all earlier
+        looks: gradients of a converged run are small and jump, but not above those of its start
     """
     changes = []
     for index in range(MIN_LOOKS, len(series.values)):
@@ -101,8 +102,10 @@ def find_changes(series: Series, *, upward: bool) -> list[Change]:
         deviation = 1.4826 * median(abs(each - center) for each in past)
         distance = value - center if upward else center - value
         is_far = value >= MIN_FACTOR * center if upward else value <= center / MIN_FACTOR
+        earlier = [v for v in series.values[:index] if math.isfinite(v)]
+        is_record = value > max(earlier) if upward else value < min(earlier)
         is_small = upward and value < MIN_RISEN_VALUES.get(series.name, 0.0)
-        if not is_far or is_small or center <= 0 or distance <= 0:
+        if not is_far or not is_record or is_small or center <= 0 or distance <= 0:
             continue
         deviations = distance / deviation if deviation > 0 else math.inf
         if deviations >= MIN_DEVIATIONS:

@@ -4,12 +4,16 @@ import math
 from collections.abc import Iterator, Sequence
 
 from addnorm.monitor.diagnosis.sentence import Sentence
-from addnorm.monitor.diagnosis.series import Series, last_finite
+from addnorm.monitor.diagnosis.series import Series, first_finite, last_finite
 
 MIN_LOOKS = 3
-"""Looks before a site without a gradient, an update or a branch is reported."""
+"""Looks before a site without a gradient or an update is reported."""
+MAX_LABELS = 3
+"""Sites that a sentence names; the others are counted."""
 SILENT_DEPENDENCY = 1e-3
 """Fraction of the variance below which a branch counts as silent."""
+MIN_SILENT_LOOKS, MAX_SILENT_GROWTH = 8, 10.0
+"""Last looks that a silent branch is silent in, and its growth since the first ones."""
 MIN_DEAD_GAINS = 0.1
 """Fraction of dead gains that is reported."""
 MAX_GAIN_GROWTH = 10.0
@@ -32,39 +36,49 @@ def diagnose_sites(series: Sequence[Series]) -> list[Sentence]:
 
 
 def _frozen_sentences(by_name: dict[str, list[Series]]) -> Iterator[Sentence]:
+    """Yield one sentence each about weights without gradients, without updates, and frozen ones.
+
+    Nothing is said if it holds for all sites: then gradients or updates are not visible.
+    """
     gradients = [s for s in by_name.get("gradient_norm", ()) if s.site is not None]
     updates = {(s.stack, s.site): s for s in by_name.get("update_ratio", ())}
     still = [s for s in gradients if _is_zero(s)]
-    if len(still) < len(gradients):
-        for each in still:
-            yield Sentence(
-                f"The weights of {each.label} have received no gradient since step "
-                f"{each.steps[0]:,} ({len(each.values)} looks).",
-                kind="fact", step=each.steps[0], site=each.label, link=RULES_PAGE,
-            )  # fmt: skip
+    if still and len(still) < len(gradients):
+        first = still[0]
+        yield Sentence(
+            f"The weights of {_list_labels(still)} have received no gradient since step "
+            f"{first.steps[0]:,} ({len(first.values)} looks).",
+            kind="fact", step=first.steps[0], site=first.label, link=RULES_PAGE,
+        )  # fmt: skip
     unmoved = [
-        (s, updates[s.stack, s.site])
+        s
         for s in gradients
         if not _is_zero(s) and (s.stack, s.site) in updates and _is_zero(updates[s.stack, s.site])
     ]
-    if len(unmoved) < len(gradients):
-        for gradient, update in unmoved:
-            yield Sentence(
-                f"The weights of {gradient.label} receive gradients (norm "
-                f"{last_finite(gradient.values):.3g}) and have not changed in {len(update.values)} "
-                f"looks since step {update.steps[0]:,}.",
-                kind="fact", step=update.steps[0], site=gradient.label, link=RULES_PAGE,
-            )  # fmt: skip
+    if unmoved and len(unmoved) < len(gradients):
+        gradient = unmoved[0]
+        update = updates[gradient.stack, gradient.site]
+        yield Sentence(
+            f"The weights of {_list_labels(unmoved)} receive gradients (norm "
+            f"{last_finite(gradient.values):.3g}) and have not changed in {len(update.values)} "
+            f"looks since step {update.steps[0]:,}.",
+            kind="fact", step=update.steps[0], site=gradient.label, link=RULES_PAGE,
+        )  # fmt: skip
     known = {(s.stack, s.site) for s in gradients}
-    frozen = [
-        s for s in by_name.get("stream_rms", ()) if gradients and (s.stack, s.site) not in known
-    ]
-    if len(frozen) < len(by_name.get("stream_rms", ())):
-        for each in frozen:
-            yield Sentence(
-                f"No weight of {each.label} is trained: none requires a gradient.",
-                kind="fact", severity="info", site=each.label, link=RULES_PAGE,
-            )  # fmt: skip
+    streams = by_name.get("stream_rms", ())
+    frozen = [s for s in streams if gradients and (s.stack, s.site) not in known]
+    if frozen and len(frozen) < len(streams):
+        yield Sentence(
+            f"{len(frozen)} of {len(streams)} sites have no weight that is trained, none requires "
+            f"a gradient: {_list_labels(frozen)}.",
+            kind="fact", severity="info", site=frozen[0].label, link=RULES_PAGE,
+        )  # fmt: skip
+
+
+def _list_labels(series: Sequence[Series]) -> str:
+    """Return the labels of the first sites, and the number of the others."""
+    names = "; ".join(each.label for each in series[:MAX_LABELS])
+    return names if len(series) <= MAX_LABELS else f"{names} and {len(series) - MAX_LABELS} more"
 
 
 def _is_zero(series: Series) -> bool:
@@ -73,21 +87,24 @@ def _is_zero(series: Series) -> bool:
 
 
 def _silent_sentences(series: Sequence[Series]) -> Iterator[Sentence]:
-    """Yield one sentence about branches that add almost nothing and do not grow."""
+    """Yield one sentence about branches that add almost nothing and do not grow.
+
+    Branches that are initialized close to 0, as with LayerScale or ReZero, grow.
+    """
     silent = [
         each
         for each in series
-        if len(each.values) >= MIN_LOOKS
-        and all(value < SILENT_DEPENDENCY for value in each.values[-MIN_LOOKS:])
+        if len(each.values) >= MIN_SILENT_LOOKS
+        and all(value < SILENT_DEPENDENCY for value in each.values[-MIN_SILENT_LOOKS:])
+        and last_finite(each.values) < MAX_SILENT_GROWTH * first_finite(each.values, MIN_LOOKS)
     ]
     if not silent:
         return
     first = min(silent, key=lambda each: last_finite(each.values))
-    names = ", ".join(each.label for each in silent[:3])
     yield Sentence(
         f"{len(silent)} of {len(series)} branches add less than 0.1 % of the variance of their sum "
-        f"in the last {MIN_LOOKS} looks: {names}{', ...' if len(silent) > 3 else ''}; the smallest "
-        f"adds {last_finite(first.values):.2g} at step {first.steps[-1]:,}.",
+        f"in the last {MIN_SILENT_LOOKS} looks and do not grow: {_list_labels(silent)}; the "
+        f"smallest adds {last_finite(first.values):.2g} at step {first.steps[-1]:,}.",
         kind="fact", step=first.steps[-1], site=first.label, link=WIRINGS_PAGE,
     )  # fmt: skip
 

@@ -11,7 +11,7 @@ key of the function call that adds, so that a light recorder finds the same plac
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -148,17 +148,25 @@ def build_plan(trace: ModelTrace) -> SitePlan:
 def _name_sites(sites: tuple[Site, ...]) -> tuple[Site, ...]:
     """Return the sites with names that differ within a kind."""
 
-    def is_unique(site: Site, path: str, field: str) -> bool:
-        return sum(s.kind == site.kind and getattr(s, field) == path for s in sites) == 1
+    def is_unique(site: Site, get_path: Callable[[Site], str]) -> bool:
+        return sum(s.kind == site.kind and get_path(s) == get_path(site) for s in sites) == 1
 
     def choose(site: Site) -> str:
-        if is_unique(site, site.path, "path"):
+        if is_unique(site, lambda s: s.path):
             return site.path
-        if is_unique(site, site.branch_path, "branch_path"):
-            return site.branch_path
+        for get_path in (_common_path, lambda s: s.branch_path):
+            if get_path(site) and is_unique(site, get_path):
+                return get_path(site)
         return f"{site.branch_path or site.path or 'the model itself'} (site {site.index})"
 
     return tuple(replace(site, name=choose(site)) for site in sites)
+
+
+def _common_path(site: Site) -> str:
+    """Return the module that holds all weights of a site, such as the layer of a `ModuleList`."""
+    paths = [name.split(".")[:-1] for name in site.weights]
+    shared = [parts[0] for parts in zip(*paths, strict=False) if len(set(parts)) == 1]
+    return ".".join(shared)
 
 
 def _number_layers(blocks: list[AddAnalysis]) -> list[int]:

@@ -134,7 +134,7 @@ class SiteRecorder(TorchFunctionMode):
             stream=_features_last(out, site.axis),
             valid=None,
             logits=logits,
-            probabilities=tuple(each.float().softmax(-1).nan_to_num(0.0) for each in logits),
+            probabilities=tuple(map(_to_probabilities, logits)),
         )
         if logits and before is None:
             metrics = {**metrics, **{name: MONITOR_METRICS[name] for name in ATTENTION_METRICS}}
@@ -155,3 +155,9 @@ def _features_last(tensor: Tensor, axis: int) -> Tensor:
     """Return a tensor with the features on the last axis; one without tokens gets an axis."""
     moved = tensor if axis in (-1, tensor.dim() - 1) else tensor.movedim(axis, -1)
     return moved if moved.dim() > 1 else moved.reshape(1, -1)
+
+
+def _to_probabilities(logits: Tensor) -> Tensor:
+    """Return attention weights; 0 for a query that may see nothing, NaN where a logit is NaN."""
+    hidden = (logits == -torch.inf).all(-1, keepdim=True)
+    return logits.float().softmax(-1).masked_fill(hidden, 0.0)

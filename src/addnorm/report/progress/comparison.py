@@ -60,6 +60,7 @@ class ComparisonReporter(ProgressReporter, ComparisonCallback):
             if each.end is not None and each.state != "crashed":
                 self._add_result(each.cell, each.end)
         done = len(self.results)
+        workers = min(workers, len(study.cells))
         self.on_message(
             f"{len(study.cells)} cells of {spec.steps} steps, {workers} at a time; "
             f"study {spec.digest} in {study.folder}"

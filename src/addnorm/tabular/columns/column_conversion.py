@@ -6,7 +6,7 @@ a missing number and None for a missing string.
 
 import numbers
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, timedelta
+from datetime import date, datetime, timedelta, timezone
 from decimal import Decimal
 from typing import Any
 
@@ -103,7 +103,7 @@ def to_epoch_seconds(datetimes: Any) -> np.ndarray:
 
 def _to_datetime64(value: Any) -> np.datetime64:
     if isinstance(value, datetime) and value.tzinfo is not None:
-        value = value.astimezone(UTC).replace(tzinfo=None)
+        value = value.astimezone(timezone.utc).replace(tzinfo=None)
     return np.datetime64(value, "us")
 
 

@@ -62,7 +62,7 @@ class Adafactor(Optimizer):
                 "or another optimizer"
             )
         optimizer = torch.optim.Adafactor(
-            decay_groups(trainable_parameters(model), model, weight_decay),
+            decay_groups(trainable_parameters(model), model, weight_decay, rule="adafactor"),
             lr=lr,
             beta2_decay=-decay,
             eps=(None, floor),

@@ -33,7 +33,7 @@ class AdamBase(Optimizer, ABC):
         beta2: Beta = 0.98,
         eps: Epsilon = 1e-8,
     ) -> None:
-        groups = decay_groups(trainable_parameters(model), model, weight_decay)
+        groups = decay_groups(trainable_parameters(model), model, weight_decay, eps=eps)
         super().__init__(lr, [self.build(groups, lr=lr, betas=(beta1, beta2), eps=eps)])
 
     @abstractmethod

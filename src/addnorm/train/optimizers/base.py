@@ -19,6 +19,8 @@ from addnorm.core.errors import UserError
 from addnorm.core.registry import Registry
 from addnorm.measure.sharded_norms import is_sharded as is_sharded_tensor
 from addnorm.models.base import WiredModule
+from addnorm.models.scale_groups import ParameterFactors
+from addnorm.scales.base import Rule
 
 Beta = Annotated[float, Field(ge=0, lt=1)]
 Groups = list[dict[str, Any]]
@@ -66,11 +68,14 @@ class Optimizer:
         self.optimizers = optimizers
 
     def set_lr(self, factor: float) -> float:
-        """Set the learning rate to `factor` times the peak; return it."""
+        """Set the learning rate to `factor` times the peak; return it.
+
+        Groups of a model with a scale have it times their own factor.
+        """
         lr = self.lr * factor
         for part in self.optimizers:
             for group in part.param_groups:
-                group["lr"] = lr
+                group["lr"] = lr * group.get("lr_factor", 1.0)
         return lr
 
     def step(self) -> None:
@@ -111,17 +116,41 @@ def trainable_parameters(model: WiredModule) -> NamedParameters:
 
 
 def decay_groups(
-    named_parameters: NamedParameters, model: WiredModule, weight_decay: float
+    named_parameters: NamedParameters,
+    model: WiredModule,
+    weight_decay: float,
+    *,
+    rule: Rule = "adam",
+    eps: float | None = None,
 ) -> Groups:
-    """Return one group with weight decay and one without; empty groups are omitted."""
+    """Return groups with weight decay, then those without; empty groups are omitted.
+
+    The groups of a model with a scale also have `lr_factor`, which `Optimizer.set_lr` multiplies
+    by, and `eps` if it is given.
+
+    Args:
+        named_parameters: parameters of the optimizer
+        model: the model
+        weight_decay: decay of matrices and tables
+        rule: kind of the optimizer, for the scale
+        eps: epsilon of Adam; None for an optimizer without one
+    """
     no_decay = model.no_decay()
-    decayed = [parameter for name, parameter in named_parameters if name not in no_decay]
-    others = [parameter for name, parameter in named_parameters if name in no_decay]
-    groups = [
-        {"params": decayed, "weight_decay": weight_decay},
-        {"params": others, "weight_decay": 0.0},
-    ]
-    return [group for group in groups if group["params"]]
+    factors = ParameterFactors(model)
+    groups: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for decays in (True, False):
+        for name, parameter in named_parameters:
+            if decays == (name in no_decay):
+                continue
+            lr_factor, decay_factor, eps_factor = factors.find(parameter, rule)
+            group: dict[str, Any] = {"weight_decay": weight_decay * decay_factor if decays else 0.0}
+            if factors.rule is not None:
+                group["lr_factor"] = lr_factor
+                if eps is not None:
+                    group["eps"] = eps * eps_factor
+            key = (decays, *group.values())
+            groups.setdefault(key, {"params": [], **group})["params"].append(parameter)
+    return list(groups.values())
 
 
 def build_fused_adamw(

@@ -1,6 +1,7 @@
 """Muon: orthogonalized updates for matrices, AdamW for the other parameters."""
 
 import math
+from collections.abc import Iterable
 from typing import Annotated, Any, Literal
 
 import torch
@@ -11,6 +12,7 @@ from addnorm.core.cards import Card
 from addnorm.core.errors import UserError
 from addnorm.core.registry import Epsilon
 from addnorm.models.base import WiredModule
+from addnorm.scales.base import Rule
 from addnorm.train.optimizers.base import (
     Beta,
     NamedParameters,
@@ -75,12 +77,13 @@ class Muon(Optimizer):
             raise UserError(
                 "muon: expected a trainable weight matrix in a sub-layer, got none; choose adamw"
             )
-        parameters = [parameter for _, parameter in matrices]
-        on_cpu = parameters[0].device.type == "cpu"
-        muon = _PreciseMuon if on_cpu else torch.optim.Muon
+        # torch's own class is new in torch 2.9. On CPUs ours is faster, see there.
+        on_cpu = matrices[0][1].device.type == "cpu"
+        muon = _PreciseMuon if on_cpu else getattr(torch.optim, "Muon", _PreciseMuon)
+        rule: Rule = "muon_match_rms" if adjust == "match_rms_adamw" else "muon"
         optimizers: list[torch.optim.Optimizer] = [
             muon(
-                parameters,
+                decay_groups(matrices, model, weight_decay, rule=rule),
                 lr=lr,
                 weight_decay=weight_decay,
                 momentum=momentum,
@@ -89,17 +92,39 @@ class Muon(Optimizer):
             )
         ]
         if others:
-            groups = decay_groups(others, model, weight_decay)
+            groups = decay_groups(others, model, weight_decay, eps=eps)
             optimizers.append(build_fused_adamw(groups, lr, (beta1, beta2), eps))
         super().__init__(lr, optimizers)
 
 
-class _PreciseMuon(torch.optim.Muon):
-    """torch's Muon, computed in the dtype of the weights.
+class _PreciseMuon(torch.optim.Optimizer):
+    """The update of torch.optim.Muon, computed in the dtype of the weights.
 
     torch computes in bfloat16, which many CPUs emulate; an optimizer step then takes longer than
-    forward and backward together. Options and state are those of torch.
+    forward and backward together. Options and state are those of torch, so that a checkpoint fits
+    both.
     """
+
+    def __init__(
+        self,
+        params: Iterable[dict[str, Any]],
+        lr: float,
+        weight_decay: float,
+        momentum: float,
+        ns_steps: int,
+        adjust_lr_fn: str,
+    ) -> None:
+        defaults = {
+            "lr": lr,
+            "weight_decay": weight_decay,
+            "momentum": momentum,
+            "nesterov": True,
+            "ns_coefficients": (3.4445, -4.775, 2.0315),
+            "eps": 1e-7,
+            "ns_steps": ns_steps,
+            "adjust_lr_fn": adjust_lr_fn,
+        }
+        super().__init__(params, defaults)
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]

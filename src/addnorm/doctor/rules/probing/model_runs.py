@@ -6,7 +6,7 @@ the user may raise anything.
 """
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -27,7 +27,11 @@ LONG_TOKENS, SHORT_TOKENS = 64, 16
 
 
 def run_model(
-    context: RuleContext, example: Any, *, batch_statistics: bool = False
+    context: RuleContext,
+    example: Any,
+    *,
+    batch_statistics: bool = False,
+    weights: Mapping[str, Tensor] | None = None,
 ) -> Tensor | None:
     """Return the main output for an example with closed gates opened; None if the model fails.
 
@@ -35,6 +39,7 @@ def run_model(
         context: the traced model
         example: positional and keyword inputs
         batch_statistics: let batch norms use the statistics of the batch, as in training
+        weights: other values of weights, by name
     """
     raise_if_interrupted()
     model = context.trace.model
@@ -45,6 +50,11 @@ def run_model(
         context.trace.guard.restore()
     try:
         open_gates(context)
+        for name, values in (weights or {}).items():
+            if context.trace.guard is None:
+                return None
+            context.trace.guard.save(context.weights[name])
+            context.weights[name].data.copy_(values)
         torch.manual_seed(SEED)
         with torch.no_grad(), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the trace has already shown them

@@ -37,6 +37,8 @@ from addnorm.doctor.rules.probing.padding_ids import (
     cut_change,
     cut_tokens,
     iter_padding_ids,
+    iter_unmasked_padding,
+    row_change,
 )
 from addnorm.doctor.rules.probing.perturb import (
     NOTICEABLE_CHANGE,
@@ -69,6 +71,11 @@ def iter_padding_changes(context: RuleContext) -> Iterator[PaddingChange]:
         if name not in checked:
             checked.add(name)
             yield cut_change(context, name=name, padding_id=padding_id)
+    for name, padding_id in iter_unmasked_padding(context, names):
+        if name not in checked:
+            change = row_change(context, {name: names[name]}, padding_id=padding_id)
+            source = f"padding index {padding_id} of the embedding of {name!r}"
+            yield PaddingChange(source, change, is_masked=False)
 
 
 # masks

@@ -22,11 +22,17 @@ from addnorm.doctor.rules.probing.model_runs import (
     run_model,
     tensors_by_name,
 )
-from addnorm.doctor.rules.probing.output_layout import MAX_EXTRA_TOKENS
-from addnorm.doctor.rules.probing.perturb import NOTICEABLE_CHANGE, relative_change
+from addnorm.doctor.rules.probing.output_layout import MAX_EXTRA_TOKENS, drop_hidden_tokens
+from addnorm.doctor.rules.probing.perturb import (
+    NOTICEABLE_CHANGE,
+    find_stream_input,
+    relative_change,
+)
 
 MIN_TOKENS = 3
 """Fewest tokens of an example that is padded."""
+MIN_PADDING = 2
+"""Fewest padding ids in a row of an example that declare padding without a mask."""
 COMPARISONS = frozenset({"eq", "ne", "gt", "le"})
 """Comparisons of tokens with a padding id; ids up to the number are padding for the last two."""
 
@@ -41,6 +47,8 @@ class PaddingChange:
     """Relative change; None if it could not be measured."""
     threshold: float = NOTICEABLE_CHANGE
     """Largest change that rounding explains."""
+    is_masked: bool = True
+    """Whether the inputs or the model declare a mask, not only a padding index."""
 
 
 def iter_padding_ids(context: RuleContext, names: dict[str, Tensor]) -> Iterator[tuple[str, int]]:
@@ -126,7 +134,7 @@ def cut_change(context: RuleContext, *, name: str, padding_id: int) -> PaddingCh
     if after is None:  # other inputs have one entry per token
         after = run_model(context, cut_tokens(short, length, count=count))
     if before is None or after is None:
-        return PaddingChange(source, None)
+        return PaddingChange(source, row_change(context, {name: padded}, padding_id=padding_id))
     changes = [
         math.inf
         if bool((kept.isfinite() & ~after.isfinite()).any())  # valid tokens are hidden
@@ -135,6 +143,70 @@ def cut_change(context: RuleContext, *, name: str, padding_id: int) -> PaddingCh
     ]
     threshold = max(NOTICEABLE_CHANGE, 64 * torch.finfo(before.dtype).eps)
     return PaddingChange(source, min(changes, default=None), threshold)
+
+
+def iter_unmasked_padding(
+    context: RuleContext, names: dict[str, Tensor]
+) -> Iterator[tuple[str, int]]:
+    """Iterate over inputs that end or begin with the padding index of their embedding.
+
+    The ids of the example must use the index as padding only: at one end of the rows, with two or
+    more of them in a row, and not in all rows alike.
+    """
+    for name, tensor in names.items():
+        is_ids = tensor.dim() == 2 and not tensor.is_floating_point()
+        start = find_input_node(context, tensor) if is_ids else None
+        for padding_id in () if start is None else _padding_indices(context, start):
+            if _is_padded(tensor == padding_id) or _is_padded((tensor == padding_id).flip(1)):
+                yield name, padding_id
+                break
+
+
+def _is_padded(hidden: Tensor) -> bool:
+    """Return whether True marks the ends of rows of different lengths."""
+    counts = hidden.sum(1)
+    ends = torch.arange(hidden.shape[1], device=hidden.device) >= hidden.shape[1] - counts[:, None]
+    is_padding = torch.equal(hidden, ends) and int(counts.max()) >= MIN_PADDING
+    return is_padding and int(counts.max()) < hidden.shape[1] and len(counts.unique()) > 1
+
+
+def row_change(
+    context: RuleContext, replacements: dict[str, Tensor], *, padding_id: int
+) -> float | None:
+    """Return the change of valid tokens when the embedding of the padding id changes.
+
+    None if no table of its own holds the embedding, or if nothing can be compared.
+    """
+    graph, names = context.graph, tensors_by_name(get_inputs(context))
+    starts = {find_input_node(context, names[name]) for name in replacements}
+    readers: dict[str, set[int]] = {}
+    for node in graph:
+        for operand in node.operands:
+            if operand.kind == "weight" and operand.name:
+                readers.setdefault(operand.name, set()).add(node.index)
+    tables = {
+        name: context.weights[name].detach().clone()
+        for name, nodes in readers.items()
+        if context.weights[name].dim() == 2
+        and all(graph[i].op in EMBEDDINGS and _reads(graph, i, starts) for i in nodes)
+    }
+    example = replace_inputs(get_inputs(context), replacements)
+    before = run_model(context, example)
+    for name, table in tables.items():
+        table[padding_id] = -table.roll(1, 0)[padding_id] + table.std()
+        tables[name] = table
+    after = run_model(context, example, weights=tables) if tables else None
+    if before is None or after is None or before.shape != after.shape:
+        return None
+    target = find_stream_input(context, names)  # the outputs belong to its tokens
+    tokens = replacements.get(str(target), names.get(str(target)))
+    if tokens is not None and tokens.dim() == 2 and not tokens.is_floating_point():
+        before, after = (drop_hidden_tokens(out, tokens == padding_id) for out in (before, after))
+    return relative_change(before, after)
+
+
+def _reads(graph: Graph, index: int, starts: set[int | None]) -> bool:
+    return any(o.node in starts for o in graph[index].operands if o.kind == "node")
 
 
 def _iter_valid_parts(

@@ -90,6 +90,18 @@ def perturb_last_token(context: RuleContext) -> Probe | None:
     return context.cache["probe"]
 
 
+def leaks_through_mask(context: RuleContext) -> bool:
+    """Return whether an example changes others by its padding only, not by its first token.
+
+    The last token of the first example must be the padding id that occurs in other rows.
+    """
+    experiment = _prepare_experiment(context)
+    if experiment is None or experiment.tensor.dim() != 2 or experiment.tensor.is_floating_point():
+        return False
+    probe = experiment.probe_change(0, 0, axis=0, length=0)
+    return probe is not None and not probe.is_unchanged and not probe.has_batch_leak
+
+
 def reads_ahead(context: RuleContext) -> bool | None:
     """Return whether a later token changes earlier outputs; None unless a rule has probed it."""
     probe: Probe | None = context.cache.get("probe")
@@ -104,7 +116,7 @@ def reads_ahead(context: RuleContext) -> bool | None:
 def reads_probed_input(context: RuleContext, node: int) -> bool:
     """Return whether a node depends on the input that the probe changes."""
     names = named_inputs(context)
-    target = _find_stream_input(context, names)
+    target = find_stream_input(context, names)
     index = None if target is None else find_input_node(context, names[target])
     return index is not None and index in context.graph.data_ancestors(node)
 
@@ -207,7 +219,7 @@ def _run_probe(context: RuleContext) -> Probe | None:
 def _prepare_experiment(context: RuleContext) -> _Experiment | None:
     """Choose the example and the input to change; None without a suitable input or output."""
     names = named_inputs(context)
-    target = _find_stream_input(context, names)
+    target = find_stream_input(context, names)
     if target is None or not names[target].dim():
         return None
     tensor, example = names[target], get_inputs(context)
@@ -231,7 +243,7 @@ def _prepare_experiment(context: RuleContext) -> _Experiment | None:
     return _Experiment(context, example, target, before)
 
 
-def _find_stream_input(context: RuleContext, names: dict[str, Tensor]) -> str | None:
+def find_stream_input(context: RuleContext, names: dict[str, Tensor]) -> str | None:
     """Return the name of the input that the residual stream of the output starts from."""
     order = list(names)
     if context.blocks:
