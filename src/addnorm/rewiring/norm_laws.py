@@ -141,10 +141,10 @@ def _match_law(call: "object", x: Tensor) -> NormLaw | None:
         eps["inside"].append(ratio**2 - mean_square)
         eps["outside"].append(ratio - mean_square**0.5)
     for mode in ("inside", "outside"):
-        second = eps[mode][1]  # type: ignore[index]
+        second = eps[mode][1]
         value = float(f"{max(second, 0.0):.4g}")
         for candidate in (value, max(second, 0.0)):
-            law = NormLaw(kind, gain, bias, candidate, mode)  # type: ignore[arg-type]
+            law = NormLaw(kind, gain, bias, candidate, mode)
             if _fits(law, call, x):
                 return law
     return None
