@@ -31,7 +31,7 @@ CHANGES = {
     "wiring=sandwich": {"wiring": "sandwich"},
     "wiring=post_ln": {"wiring": "post_ln"},
 }
-LR = 5e-4
+LR = 1e-4
 WARMUP = 10
 
 
@@ -91,13 +91,14 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("run")
     parser.add_argument("--steps", type=int, default=100)
+    parser.add_argument("--sequences", type=int, default=4, help="sequences of a batch")
     options = parser.parse_args()
     torch.manual_seed(0)
     run = TrainedRun.open(options.run)
     data = Data(run)
-    train_ids = data.take(data.train, options.steps + 2)
-    valid_ids = data.take(data.valid, 24)
-    calibrate, train_ids = train_ids[:2], train_ids[2:]
+    train_ids = [ids[: options.sequences] for ids in data.take(data.train, options.steps + 1)]
+    valid_ids = data.take(data.valid, 8)
+    calibrate, train_ids = train_ids[:1], train_ids[1:]
     base = run.model.eval()
     before = held_out(base, valid_ids)
     control = copy.deepcopy(base)

@@ -4,6 +4,7 @@ from addnorm.norms.ada import AdaNorm
 from addnorm.norms.ada_ln import AdaLN
 from addnorm.norms.base import Norm, make_norm, registry
 from addnorm.norms.batch import BatchNorm
+from addnorm.norms.constant_std import ConstantStd
 from addnorm.norms.derf import Derf
 from addnorm.norms.detach import DetachNorm
 from addnorm.norms.dyt import DyT
@@ -23,6 +24,7 @@ __all__ = [
     "AdaLN",
     "AdaNorm",
     "BatchNorm",
+    "ConstantStd",
     "Derf",
     "DetachNorm",
     "DyT",

@@ -25,7 +25,7 @@ class Batch:
 
     def call(self, model: Any) -> Any:
         """Return the output of a model for this batch; the model gets copies of the tensors."""
-        dtype, device = _find_dtype(model)
+        dtype, device = find_dtype(model)
         args, kwargs = self.prepare(dtype, device)
         return model(*args, **kwargs)
 
@@ -49,7 +49,8 @@ class Batch:
         return Batch(args, kwargs, kwargs if kwargs else args)
 
 
-def _find_dtype(model: Any) -> tuple[torch.dtype | None, torch.device | None]:
+def find_dtype(model: Any) -> tuple[torch.dtype | None, torch.device | None]:
+    """Return dtype and device of the first floating-point parameter of a model."""
     for weight in model.parameters():
         if weight.is_floating_point():
             return weight.dtype, weight.device
@@ -85,7 +86,7 @@ def read_batches(name: str, data: Any) -> list[Batch]:
 
 
 def _is_batch(data: Any) -> bool:
-    return isinstance(data, Tensor | tuple) or _is_mapping(data)
+    return isinstance(data, Tensor | tuple | Batch) or _is_mapping(data)
 
 
 def _is_mapping(data: Any) -> bool:
@@ -100,7 +101,9 @@ def _type_error(name: str, data: Any) -> UserError:
 
 
 def _read_batch(name: str, data: Any) -> Batch:
-    if isinstance(data, Tensor):
+    if isinstance(data, Batch):
+        batch = data
+    elif isinstance(data, Tensor):
         batch = Batch((data,), {}, data)
     elif isinstance(data, tuple):
         batch = Batch(data, {}, data)

@@ -42,17 +42,14 @@ def require_core(module: nn.Module, option: str) -> Model:
 
 def named_stacks(core: Model) -> dict[str, TransformerStack]:
     """Return the stacks of a model by their names in its state, encoder first."""
-    return {name: stack for name, stack in find_stacks(core).items() if _is_transformer(stack)}
+    stacks = find_stacks(core).items()
+    return {name: stack for name, stack in stacks if isinstance(stack, TransformerStack)}
 
 
 def stack_prefix(core: Model, name: str) -> str:
     """Return the prefix of a stack's tensors in the state of its model."""
     path = next(path for path, each in core.named_modules() if each is named_stacks(core)[name])
     return f"{path}."
-
-
-def _is_transformer(stack: Any) -> bool:
-    return isinstance(stack, TransformerStack)
 
 
 def get_state(core: Model) -> dict[str, Tensor]:

@@ -1,5 +1,6 @@
 """Change of the norms of a model: exactly where centering allows it, fitted elsewhere."""
 
+import contextlib
 import dataclasses
 from collections import Counter
 from typing import Any
@@ -13,11 +14,12 @@ from addnorm.models import Model
 from addnorm.norms.base import registry as norms
 from addnorm.rewiring.batches import Batch
 from addnorm.rewiring.changes.fitted_norms import check_target, merge_options, replace_norms
+from addnorm.rewiring.changes.fold_gains import fold_gains
 from addnorm.rewiring.changes.layer_to_rms import layer_to_rms
+from addnorm.rewiring.changes.prepare_centering import prepare_centering
 from addnorm.rewiring.checks import find_shared_norms
 from addnorm.rewiring.core_models import get_core, get_state, inner_prefix, rebuild, with_core
 from addnorm.rewiring.norm_laws import NormSite, find_norm_sites
-from addnorm.rewiring.prepare_centering import prepare_centering
 from addnorm.rewiring.report import Change
 from addnorm.rewiring.tracing.centering import CenteringPlan, apply_centering, plan_centering
 from addnorm.stacks.stack import Stack
@@ -61,6 +63,13 @@ def change_norms(
     plan = CenteringPlan()
     if fit and (call.name == "rms" or call.name in SQUASHING):
         module, sites, plan, notes = _plan(module, batches[0], sites, call, max_length)
+    folded: dict[str, str] = {}
+    if fit and call.name in ("rms", "layer") and call.options.get("affine") is False:
+        sites, folded = fold_gains(module, batches[0], sites)
+        laws = {site.path: site for site in sites}
+        plan.exact = [laws.get(site.path, site) for site in plan.exact]
+        if len(folded) < len(sites):
+            notes.append("gains and biases moved into the matrices that read them")
     calls = _choose_calls(module, sites, call)
     targets = [site for site in sites if site.path in calls]
     changes: list[Change] = []
@@ -74,7 +83,9 @@ def change_norms(
         apply_centering(module, plan)
         targets = [_centered_site(site, plan) for site in targets]
         notes.append("writers of the stream were centered first")
-    reasons = {site.path: plan.refused.get(site.path, "") for site in targets}
+    reasons = {
+        site.path: folded.get(site.path, plan.refused.get(site.path, "")) for site in targets
+    }
     for site in targets:
         changes += replace_norms(
             module, [site], calls[site.path], batches, fit=fit, reasons=reasons
@@ -91,8 +102,11 @@ def change_norms(
 
 def _find_sites(module: nn.Module, batch: Batch, call: Call) -> list[NormSite]:
     """Return the norms to look at; raise `UserError` if some are shared."""
-    kinds = ("layer",) if call.name == "rms" else ("layer", "rms")
-    found = find_norm_sites(module, batch, kinds)
+    if call.name == "rms":
+        found = _find_all_sites(module, batch)
+    else:
+        kinds = ("layer",) if call.name == "constant_std" else ("layer", "rms")
+        found = find_norm_sites(module, batch, kinds)
     core = get_core(module)
     if core is not None:
         found = [site for site in found if ".qk_norm." not in f".{site.path}."]
@@ -105,17 +119,28 @@ def _find_sites(module: nn.Module, batch: Batch, call: Call) -> list[NormSite]:
             f"{shared[1]}: expected a norm of one site, got the one of {shared[0]}; give every "
             "site a norm of its own"
         )
-    if call.name == "layer":
-        found = [site for site in found if site.law.kind == "rms" or call.options]
+    return [site for site in found if _differs(module, site, call)]
+
+
+def _find_all_sites(module: nn.Module, batch: Batch) -> list[NormSite]:
+    """Return all LayerNorms, and the RMSNorms that are modules; others of these may stay."""
+    found = find_norm_sites(module, batch, ("layer",))
+    with contextlib.suppress(UserError):
+        found += find_norm_sites(module, batch, ("rms",))
     return found
+
+
+def _differs(module: nn.Module, site: NormSite, call: Call) -> bool:
+    """Return whether a norm is of another kind, or lacks the gain that a call asks for."""
+    is_bare = not any(True for _ in module.get_submodule(site.path).parameters())
+    return site.law.kind != call.name or bool(call.options) or is_bare
 
 
 def _plan(
     module: nn.Module, batch: Batch, sites: list[NormSite], call: Call, max_length: int
 ) -> tuple[nn.Module, list[NormSite], CenteringPlan, list[str]]:
     """Return the plan of centering, of a prepared model if that allows more."""
-    everything = find_norm_sites(module, batch)
-    plan = plan_centering(module, batch, everything)
+    plan = plan_centering(module, batch, _find_all_sites(module, batch))
     core = get_core(module)
     if core is None or not plan.refused:
         return module, sites, plan, []
@@ -123,7 +148,7 @@ def _plan(
     if not notes:
         return module, sites, plan, []
     other = with_core(module, prepared)
-    other_plan = plan_centering(other, batch, find_norm_sites(other, batch))
+    other_plan = plan_centering(other, batch, _find_all_sites(other, batch))
     if len(other_plan.exact) <= len(plan.exact):
         return module, sites, plan, []
     return other, sites, other_plan, notes

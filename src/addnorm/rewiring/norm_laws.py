@@ -22,7 +22,7 @@ from addnorm.doctor.model_trace import CallArguments, trace_model
 from addnorm.doctor.trace.errors import USER_CODE_ERRORS
 from addnorm.norms.base import Norm, make_norm
 from addnorm.norms.statistics import EpsMode
-from addnorm.rewiring.batches import Batch
+from addnorm.rewiring.batches import Batch, find_dtype
 
 FEATURE_NORMS = ("layer", "rms")
 TOLERANCE = 1e-9
@@ -125,7 +125,7 @@ def _match_law(call: "object", x: Tensor) -> NormLaw | None:
     shifted = call(x + 5.0) - call(x)
     kind: Literal["layer", "rms"] = "layer" if float(shifted.abs().max()) < 1e-4 else "rms"
     # Far from zero in every feature, and so large that eps does not matter.
-    large = torch.where(x.abs() < 0.2, 0.2 + x.abs(), x)[:1] * 1e6
+    large = torch.where(x.abs() < 0.2, 0.2 + x.abs(), x)[:1] * 1e10
     if kind == "layer":
         large = large - large.mean()
     gain = ((call(large)[0] - bias) / (large / large.square().mean().sqrt())[0]).clone()
@@ -141,10 +141,10 @@ def _match_law(call: "object", x: Tensor) -> NormLaw | None:
         eps["inside"].append(ratio**2 - mean_square)
         eps["outside"].append(ratio - mean_square**0.5)
     for mode in ("inside", "outside"):
-        second = eps[mode][1]  # type: ignore[index]
+        second = eps[mode][1]
         value = float(f"{max(second, 0.0):.4g}")
         for candidate in (value, max(second, 0.0)):
-            law = NormLaw(kind, gain, bias, candidate, mode)  # type: ignore[arg-type]
+            law = NormLaw(kind, gain, bias, candidate, mode)
             if _fits(law, call, x):
                 return law
     return None
@@ -173,7 +173,7 @@ def find_norm_sites(
         UserError: a norm of these kinds is written inside the forward of a larger module, is used
             at several sites, or is not over the features of a token
     """
-    args, kwargs = batch.prepare(None, None)
+    args, kwargs = batch.prepare(*find_dtype(model))
     with trace_model(model, CallArguments(args, kwargs), backward=False) as trace:
         graph = trace.analysis.graph
         uses = [

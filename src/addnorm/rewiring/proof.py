@@ -97,11 +97,11 @@ def compare_outputs(expected: list[Tensor], got: list[Tensor]) -> tuple[float, f
     return error, scale
 
 
-class _CastWatcher(TorchDispatchMode):
+class _CastWatcher(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Notices operations that leave float64."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.has_casts = False
 
     def __torch_dispatch__(

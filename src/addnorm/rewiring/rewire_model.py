@@ -250,7 +250,7 @@ def _divergence(losses: Losses, module: nn.Module) -> Tensor:
 
 def _cast_like(result: nn.Module, original: nn.Module) -> nn.Module:
     """Return a float64 model in dtype, mode and gradient flags of the original."""
-    hf_config = getattr(result, "config", None)
+    hf_config: Any = getattr(result, "config", None)
     if getattr(hf_config, "tie_word_embeddings", False) and not isinstance(result, HFModel | Model):
         tied = [len(list(m.parameters())) for m in (original, result)]
         if tied[0] < tied[1]:  # otherwise save_pretrained and from_pretrained would tie it again

@@ -63,6 +63,10 @@ class Recipe(BaseModel):
     """Corpus folder, written by `addnorm data`."""
     preset: str | None = None
     """Published model to start from, such as transformer-base; other keys change single fields."""
+    start: str | None = None
+    """Folder of a model or run whose weights training starts from; its keys are the defaults."""
+    rewire: str | None = None
+    """Changes of the model of `start`, as for `addnorm rewire`: norm=rms wiring=layer_scale ..."""
     model: dict[str, Any] = Field(default_factory=dict)
     """Fields of the model: wiring, norm, dim, depth, ... Flat keys in YAML."""
     task_options: dict[str, Any] = Field(default_factory=dict)
@@ -200,6 +204,8 @@ class Recipe(BaseModel):
     @model_validator(mode="after")
     def _check_consistency(self) -> "Recipe":
         schedules.make(self.schedule).check(self.steps)
+        if self.rewire is not None and self.start is None:
+            raise ValueError("rewire: expected start=FOLDER beside it, got none; add it")
         if self.max_length > self.batch_tokens:
             raise ValueError(
                 f"batch_tokens: expected at least max_length={self.max_length}, got "

@@ -6,6 +6,7 @@ run/
     tokenizer.json
     rows.jsonl          measurements, one row per line
     checkpoints/        see `checkpoint.py`
+    .start/             the model that training starts from, with the recipe key `start`
     report.html         written by `addnorm train` and `addnorm report`
 """
 
@@ -24,6 +25,8 @@ from addnorm.train.train_state import TrainState
 
 CONFIG, ARRANGEMENT, TOKENIZER = "config.yaml", "arrangement.json", "tokenizer.json"
 ROWS, CHECKPOINTS, REPORT = "rows.jsonl", "checkpoints", "report.html"
+START = ".start"
+"""Model that a run with the recipe key `start` begins with, written before its first step."""
 MARK = "rows"
 """Key of `arrangement.json`: length and checksum of `rows.jsonl` when the run last stopped."""
 

@@ -13,7 +13,7 @@ from addnorm.core.seeds import derive_seed
 from addnorm.data.batches import Batch, BatchIterator
 from addnorm.data.corpus import Corpus
 from addnorm.data.tokenizer import KINDS, Tokenizer
-from addnorm.models import Model, build
+from addnorm.models import Model, build, load
 from addnorm.sublayers.multihead import MultiHeadAttention
 from addnorm.tasks import Objective, TextTask
 from addnorm.tasks.base import Masks
@@ -116,7 +116,11 @@ def build_session(
             f"patience={recipe.patience} requires a validation split, and {corpus.folder} has none;"
             " remove patience, or add a valid split to the corpus"
         )
-    model = _build_model(recipe, task, corpus, tokenizer, batches).to(world.device)
+    model = (
+        _build_model(recipe, task, corpus, tokenizer, batches)
+        if recipe.start is None
+        else _load_start(recipe, folder, tokenizer)
+    ).to(world.device)
     facts = _collect_facts(recipe, corpus, tokenizer, model)
     for stack in model.stacks:
         stack.recompute, stack.packed = recipe.recompute, True
@@ -224,6 +228,22 @@ def _build_model(
     batch, _ = next(batches.stream())
     inputs, masks = task.model_inputs(*batch.inputs_and_targets)
     model.calibrate(*inputs, **masks)
+    return model
+
+
+def _load_start(recipe: Recipe, folder: Path, tokenizer: Tokenizer) -> Model:
+    """Load the model that training starts from; `addnorm train` has written it."""
+    path = folder / files.START
+    if not path.is_dir():
+        raise UserError(
+            f"start: expected the model at {path}, got none; run `addnorm train`, which writes it"
+        )
+    model = load(path)
+    if model.config.vocab != tokenizer.vocab:
+        raise UserError(
+            f"start: expected a model of {tokenizer.vocab} tokens, as the tokenizer, got "
+            f"{model.config.vocab}; pass tokenizer={recipe.start}/tokenizer.json"
+        )
     return model
 
 

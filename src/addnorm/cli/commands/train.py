@@ -2,9 +2,12 @@
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from addnorm.train.recipe import Recipe
 
 EXIT_DIVERGED = 1
 
@@ -44,7 +47,8 @@ def train(
     from addnorm.train.recipe import read_recipe
 
     get_task(task)  # an unknown task fails before the recipe is read
-    recipe = read_recipe(task, config, keys or ())
+    recipe = _read_start(task, config, keys or [], None if dry_run else out)
+    recipe = read_recipe(task, config, keys or ()) if recipe is None else recipe
     if dry_run:
         sys.stdout.write(recipe.to_yaml())
         return
@@ -61,6 +65,22 @@ def train(
         raise typer.Exit(interrupt_exit_code())
     if outcome.ending == "diverged":
         raise typer.Exit(EXIT_DIVERGED)
+
+
+def _read_start(
+    task: str, config: Path | None, keys: list[str], out: Path | None
+) -> "Recipe | None":
+    """Return the recipe of a run that goes on with a model, None for other runs."""
+    if config is None and not any(key.partition("=")[0].strip() == "start" for key in keys):
+        return None  # so that other runs need not import transformers
+    from addnorm.core.key_values import load_yaml, parse_key_values
+
+    values = ({} if config is None else load_yaml(config, "recipe")) | parse_key_values(keys)
+    if values.get("start") is None:
+        return None
+    from addnorm.rewiring.continued_training import read_start_recipe
+
+    return read_start_recipe(task, config, keys, out)
 
 
 def _print_keys(task: str) -> None:

@@ -4,16 +4,21 @@ Sites are replaced in the order of the forward pass. Each new norm is fitted to 
 returns for the inputs that it now gets, so that errors of earlier sites are taken into account.
 """
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from addnorm.core.calls import Call
 from addnorm.core.errors import UserError
 from addnorm.norms.base import Norm, make_norm
 from addnorm.norms.base import registry as norms
+from addnorm.norms.constant_std import ConstantStd
 from addnorm.rewiring.batches import Batch
 from addnorm.rewiring.fitting import fit_norm, record_inputs
 from addnorm.rewiring.norm_laws import NormSite, set_module
-from addnorm.rewiring.report import Change
+from addnorm.rewiring.report import Change, Grade
+
+SAME_FUNCTION = 1e-12
+"""Relative difference of outputs below which two norms are the same function."""
 
 
 def check_target(call: Call) -> None:
@@ -22,7 +27,8 @@ def check_target(call: Call) -> None:
     norm = make_norm(call, 8)
     if "cond" in card.needs:
         raise UserError(f"norm: expected one without a condition, got {call}")
-    if not norm.causal or "mask" in card.needs or any(True for _ in norm.buffers()):
+    has_statistics = any(True for _ in norm.buffers()) and not isinstance(norm, ConstantStd)
+    if not norm.causal or "mask" in card.needs or has_statistics:
         raise UserError(
             f"norm: expected one of single tokens without running statistics, got {call}"
         )
@@ -49,7 +55,7 @@ def make_start_norm(call: Call, site: NormSite) -> Norm:
     """
     norm = make_norm(call, site.dim).double()
     weight, bias = getattr(norm, "weight", None), getattr(norm, "bias", None)
-    if call.name in ("rms", "layer", "detach") and isinstance(weight, nn.Parameter):
+    if call.name in ("rms", "layer", "constant_std") and isinstance(weight, nn.Parameter):
         offset = float(getattr(norm, "gain_offset", 0.0))
         weight.data.copy_(site.law.gain - offset)
         if isinstance(bias, nn.Parameter):
@@ -81,17 +87,30 @@ def replace_norms(
     for site in sites:
         norm = make_start_norm(call, site)
         text = (reasons or {}).get(site.path, "")
+        grade: Grade = "fitted"
         if fit:
             x = record_inputs(model, site.path, batches)
             y = site.law(x)
+            if isinstance(norm, ConstantStd):
+                _measure_deviation(norm, x)
             start = float((norm(x) - y).detach().norm() / y.norm().clamp(min=1e-30))
             kept = {name: value.clone() for name, value in norm.state_dict().items()}
             error = fit_norm(norm, x, y)
             if error > start:
                 norm.load_state_dict(kept)
                 error = start
+            if start < SAME_FUNCTION and not isinstance(norm, ConstantStd):
+                norm.load_state_dict(kept)
+                grade = "exact"
             fitted = f"fitted, relative error {error:.2g}, naive {start:.2g}"
-            text = f"{text}; {fitted}" if text else fitted
+            text = "" if grade == "exact" else f"{text}; {fitted}" if text else fitted
         set_module(model, site.path, norm.requires_grad_(True))
-        changes.append(Change(site.path, site.kind, str(call), "fitted", text))
+        changes.append(Change(site.path, site.kind, str(call), grade, text))
     return changes
+
+
+def _measure_deviation(norm: ConstantStd, x: Tensor) -> None:
+    """Start the running mean of the deviation at that of the data."""
+    with torch.no_grad():
+        norm.train()(x)
+        norm.eval()

@@ -58,7 +58,7 @@ def fit_qk_norms(module: nn.Module, core: Model, batches: list[Batch]) -> None:
 def _fit_attention(attention: MultiHeadAttention, q: Tensor, k: Tensor) -> None:
     norm = attention.qk_norm
     size = attention.head_dim
-    q_heads, k_heads = (each.unflatten(-1, (-1, size)) for each in (q, k))
+    q_heads, k_heads = (each.view(len(each), -1, size) for each in (q, k))
     scale = attention.options.scale or size**-0.5
     if isinstance(norm, L2QueryKeyNorm):
         norm.g.fill_(scale * float(q_heads.norm(dim=-1).mean() * k_heads.norm(dim=-1).mean()))

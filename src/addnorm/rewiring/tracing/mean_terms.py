@@ -136,7 +136,7 @@ def _steps(
         yield _broadcast(args[0], axis, rank)
         yield args[2], axis, None
     elif op.name == "embedding" and index == rank - 1:
-        yield first, Axis(1, size), None
+        yield args[0], Axis(1, size), None
     elif op.name == "convolution" and index == 1 and not args[6]:
         yield args[1], Axis(0, size), None
         if args[2] is not None:

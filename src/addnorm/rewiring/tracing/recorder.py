@@ -57,7 +57,7 @@ class Op:
         return [leaf for leaf in leaves if isinstance(leaf, Value)]
 
 
-class Recorder(TorchDispatchMode):
+class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Records the operations of a model.
 
     Args:
@@ -66,7 +66,7 @@ class Recorder(TorchDispatchMode):
     """
 
     def __init__(self, model: nn.Module, norms: Iterable[str]) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.model, self.norms = model, set(norms)
         self.ops: list[Op] = []
         self.outputs: set[int] = set()

@@ -1,0 +1,23 @@
+"""Callback that removes norms in `addnorm.train`."""
+
+from typing import Any
+
+from addnorm.rewiring.removal.schedule import NormRemoval
+from addnorm.train.callbacks import TrainCallback
+from addnorm.train.train_state import TrainState
+
+
+class NormRemovalCallback(TrainCallback):
+    """Removes the norms of a run's model; arguments as of `NormRemoval`."""
+
+    def __init__(self, *, start: int, every: int, keep: int = 0) -> None:
+        self.options = {"start": start, "every": every, "keep": keep}
+        self.removal: NormRemoval | None = None
+
+    def on_train_start(self, state: TrainState, summary: dict[str, Any]) -> None:
+        self.removal = NormRemoval(summary["model"], **self.options)
+        self.removal.update(state.step)
+
+    def on_step_end(self, state: TrainState, loss: float) -> None:
+        assert self.removal is not None
+        self.removal.update(state.step)
