@@ -97,7 +97,7 @@ def compare_outputs(expected: list[Tensor], got: list[Tensor]) -> tuple[float, f
     return error, scale
 
 
-class _CastWatcher(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class _CastWatcher(TorchDispatchMode):
     """Notices operations that leave float64."""
 
     def __init__(self) -> None:

@@ -178,7 +178,7 @@ def apply_centering(model: nn.Module, plan: CenteringPlan) -> list[str]:
 
 def center(data: Tensor, axis: int, size: int) -> Tensor:
     """Subtract the mean of each group of `size` neighbors along an axis."""
-    groups = data.unflatten(axis, (-1, size))  # type: ignore[no-untyped-call]
+    groups = data.unflatten(axis, (-1, size))
     return (groups - groups.mean(axis + 1, keepdim=True)).flatten(axis, axis + 1)
 
 

@@ -57,7 +57,7 @@ class Op:
         return [leaf for leaf in leaves if isinstance(leaf, Value)]
 
 
-class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class Recorder(TorchDispatchMode):
     """Records the operations of a model.
 
     Args:
