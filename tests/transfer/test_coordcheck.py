@@ -11,7 +11,7 @@ from torch import nn
 import addnorm
 from addnorm.cli.main import main
 from addnorm.core.errors import UserError
-from addnorm.report.coordcheck_page import render_coordcheck_page
+from addnorm.report.transfer.coordcheck_page import render_coordcheck_page
 from addnorm.transfer.recording import site_name
 from addnorm.transfer.slopes import Slope, judge
 

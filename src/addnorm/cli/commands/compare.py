@@ -363,7 +363,7 @@ def _print_result(study: "Study", *, json: bool, transfer: bool = False) -> None
     result = study_to_dict(study)
     if transfer:
         from addnorm.comparison.analysis.transfer import analyze_transfer
-        from addnorm.report.comparison.transfer_page import write_transfer_page
+        from addnorm.report.transfer.transfer_page import write_transfer_page
 
         page = write_transfer_page(study)
         results = analyze_transfer(study.cells)

@@ -50,7 +50,7 @@ def coordcheck(
     Exits with 1 if the updates of a site grow or fall; those of logits may fall with the width.
     """
     from addnorm.cli.output import make_console, write_json, write_page
-    from addnorm.report.coordcheck_page import write_coordcheck_page
+    from addnorm.report.transfer.coordcheck_page import write_coordcheck_page
     from addnorm.transfer import coordcheck as check
 
     if what is not None and "=" in what:
