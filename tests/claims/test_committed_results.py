@@ -20,6 +20,9 @@ WAITING: set[str] = {
     "false_pre_ln_is_post_ln",
     "ft_transformer_first_norm",
     "post_ln_needs_warmup_on_multi30k",
+    "rate_transfers_with_deepnorm",
+    "rate_transfers_with_post_ln",
+    "rate_transfers_with_pre_ln",
     "rms_norm_equals_layer_norm_on_wikitext",
 }
 """Claims whose standard budget has not been run yet by the current settings."""

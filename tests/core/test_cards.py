@@ -118,4 +118,5 @@ def test_card_converts_to_json_data():
     assert set(plain) == {
         *("name", "title", "formula", "paper", "summary", "needs", "reduces_to", "undefined"),
         *("options", "symbols", "departures", "choices", "year", "arxiv"),
+        *("group", "folds_to", "warmup"),
     }

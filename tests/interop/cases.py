@@ -97,7 +97,6 @@ WHISPER |= {"encoder_ffn_dim": 40, "max_target_positions": 40, "decoder_start_to
 WHISPER |= {"begin_suppress_tokens": None, "suppress_tokens": None}
 
 GPTS = [
-    Case("WhisperForCausalLM", "WhisperConfig", WHISPER),
     Case("OpenAIGPTLMHeadModel", "OpenAIGPTConfig", GPT),
     Case("OpenAIGPTModel", "OpenAIGPTConfig", GPT),
     Case("GPT2LMHeadModel", "GPT2Config", GPT),
@@ -133,6 +132,7 @@ GPTS = [
     Case("MptForCausalLM", "MptConfig", MPT),
     Case("XGLMForCausalLM", "XGLMConfig", XGLM),
     Case("BioGptForCausalLM", "BioGptConfig", TEXT | TOKENS | {"max_position_embeddings": 40}),
+    Case("WhisperForCausalLM", "WhisperConfig", WHISPER),
 ]
 
 WIDE = GROUPED | {"head_dim": 16}

@@ -40,7 +40,7 @@ def test_missing_transformers_names_the_extra_to_install(monkeypatch):
         (
             Case("NystromformerModel", "NystromformerConfig", TEXT),
             "expected a supported family, got NystromformerModel of the family 'nystromformer'; "
-            "supported: bart,",
+            "supported: apertus,",
         ),
         (
             Case("BertForQuestionAnswering", "BertConfig", BERT),

@@ -1,6 +1,7 @@
 """A valid command line for every command on tiny data; tests change one part of it."""
 
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -66,6 +67,10 @@ def valid_lines() -> dict[tuple[str, ...], list[str]]:
         ("fit",): [table, "--target", "y", "-o", "fitted", "max_epochs=1"],
         ("predict",): ["fitted", table],
         ("export",): [data, "--to", "torch", "-o", "exported"],
+        ("rewire",): [data, "--norm", "rms", "-o", "rewired"],
+        ("coordcheck",): ["--dim", "8,16", "--depth", "1"],
+        ("plan",): ["gpt2", "depth=2", "dim=64", "heads=2", "vocab=100", "batch=2x16"],
+        ("selftest",): [],
         ("bench",): ["kernels"],
     }
 
@@ -81,6 +86,9 @@ def replace_long_work(monkeypatch, words: tuple[str, ...]) -> None:
     monkeypatch.setattr("addnorm.bench.measure_limits", stop)
     monkeypatch.setattr("addnorm.claims.run_claims", stop)
     monkeypatch.setattr("addnorm.exporters.export", stop)
+    monkeypatch.setattr("addnorm.selftest.run_checks", stop)
+    # By its module, since a function of the same name hides it.
+    monkeypatch.setattr(import_module("addnorm.transfer.coordcheck"), "_train", stop)
     monkeypatch.setattr("addnorm.tasks.TextTask.make_demo", stop)
     monkeypatch.setattr("addnorm.train.trainer.Trainer.run", stop)
     monkeypatch.setattr("addnorm.tabular.TabularTransformerClassifier.fit", stop)

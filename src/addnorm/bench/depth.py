@@ -17,7 +17,7 @@ from addnorm.wirings import registry
 
 SHALLOW, DEEP, DIM, TOKENS = 6, 96, 64, (4, 32)
 PEER = f"{DEEP // SHALLOW} stacks of {SHALLOW} layers"
-QUADRATIC = {"dlcl", "denseformer", "attn_res"}
+QUADRATIC = {"dlcl", "denseformer", "attn_res", "mudd"}
 """Wirings whose cost is quadratic in depth; they have no goal."""
 LINEAR_GOAL = 1 / 1.1
 """A layer of the deep stack costs at most a tenth more."""

@@ -66,7 +66,7 @@ def test_dry_run_prints_readable_spec(addnorm, tmp_path):
         (["dim"], "cannot parse 'dim'"),
         (["dim=30"], "heads"),
         (["--address", "here:1"], "expected --engine ray"),
-        (["--engine", "slurm"], "unknown engine 'slurm'"),
+        (["--engine", "pbs"], "unknown engine 'pbs'"),
         (["--workers", "0"], "workers: expected 1 or more, got 0"),
         (["--hang-timeout", "0"], "timeout: expected more than 0 seconds"),
         (["data=nowhere", "tokenizer=char"], "no corpus at"),

@@ -108,8 +108,9 @@ def test_errors_are_one_line_with_exit_code_2(addnorm, monkeypatch, tmp_path, ar
     assert [path.name for path in tmp_path.iterdir()] == ["keep.txt"]
 
 
-def test_a_failed_comparison_has_exit_code_1(run_folder, addnorm, tmp_path):
+def test_a_failed_comparison_has_exit_code_1(run_folder, addnorm, tmp_path, monkeypatch):
+    monkeypatch.setattr("addnorm.exporters.targets.base.ExportTarget.tolerance", lambda *_: -1.0)
     run, out = run_folder("classify"), tmp_path / "out"
-    result = addnorm("export", str(run), "--to", "torch", "-o", str(out), "--tolerance", "-1")
+    result = addnorm("export", str(run), "--to", "torch", "-o", str(out))
     assert result.code == 1 and "nothing was written" in result.err
     assert list(tmp_path.iterdir()) == []

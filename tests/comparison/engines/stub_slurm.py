@@ -16,7 +16,7 @@ import sys
 import time
 from pathlib import Path
 
-STATE = Path(os.environ["SLURM_STUB"])
+STATE = Path(os.environ.get("SLURM_STUB", "."))
 KILL_WAIT_SECONDS = 10
 
 

@@ -21,7 +21,7 @@ def coordcheck(
     what: Annotated[
         str | None,
         typer.Argument(
-            metavar="[MODEL]",
+            metavar="MODEL",
             help="Preset such as llama, or a builder of width and depth: FILE.py:FUNCTION or "
             "MODULE:FUNCTION; a small language model without it",
         ),

@@ -11,7 +11,9 @@ def selftest(
     ] = "cpu",
     json: Annotated[bool, typer.Option("--json", help="Print the results as JSON")] = False,
 ) -> None:
-    """Test this installation in about a minute; the output can be pasted into a bug report.
+    """Test this installation in about a minute.
+
+    The output can be pasted into a bug report.
 
     Native kernels against plain torch, every wiring against float64, a small training, decoding
     with the cache, and exports. The exit code is 1 if a check fails.

@@ -42,11 +42,15 @@ def linear_chain(context: RuleContext) -> Iterator[Finding]:
 
 
 def _matrix(context: RuleContext, node: Node) -> str | None:
-    """Return the trainable matrix of a linear layer; None if there is none."""
+    """Return the trainable matrix of a linear layer; None if there is none.
+
+    A parameter without a layer of its own, as in LAuReL's low-rank skip, is a factor on purpose.
+    """
     if node.op != "linear" or not context.is_used(node.index):
         return None
     names = [n for n in context.weight_names(node.index) if context.weights[n].dim() == 2]
-    return names[0] if len(names) == 1 and context.is_trainable(names[0]) else None
+    is_layer = len(names) == 1 and names[0].endswith(".weight")
+    return names[0] if is_layer and context.is_trainable(names[0]) else None
 
 
 def _next_matrix(context: RuleContext, node: Node) -> str | None:
