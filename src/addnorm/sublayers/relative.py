@@ -102,7 +102,7 @@ class LearnedT5Positions(Positions):
     logit_ij + relative.table[bucket(j - i), head]
 
     x, y: (B, L, dim)
-    i, j: positions of query and key
+    i, j: the position of a token in `absolute`, its place in the row in `relative`
     absolute: as `learned`, a table (length, dim)
     relative: as `t5`, a table (buckets, heads)
 
@@ -134,7 +134,10 @@ class LearnedT5Positions(Positions):
         return self.absolute.add(x, index)
 
     def bias(self, query_index: Tensor, key_index: Tensor) -> Tensor:
-        return self.relative.bias(query_index, key_index)
+        # The released code counts places in the row, also where positions skip padding. The
+        # queries are the last tokens of the row.
+        places = torch.arange(key_index.shape[-1], device=key_index.device)
+        return self.relative.bias(places[-query_index.shape[-1] :], places)
 
 
 @register(
