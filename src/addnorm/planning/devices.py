@@ -18,11 +18,11 @@ GB, TFLOPS = 10**9, 10**12
 
 @dataclass(frozen=True)
 class Device:
-    """One accelerator."""
+    """Capacities of an accelerator, from which a plan estimates what fits and how long it takes."""
 
     name: str
     memory: int
-    """Bytes."""
+    """Size of the device's memory in bytes."""
     bfloat16: float
     """FLOPs per second with bfloat16 (float16 where that is missing), dense, tensor cores."""
     float32: float
@@ -32,7 +32,7 @@ class Device:
     network: float
     """Bytes per second and device to other hosts, one direction."""
     source: str
-    """Data sheet."""
+    """Publication that states these numbers."""
 
 
 def _device(
@@ -44,6 +44,7 @@ def _device(
 
 
 # name, memory in GB, TFLOPS in bfloat16 and float32, GB/s of link and network.
+# Only the row of the H100 was compared with a second source.
 # The network is that of the vendor's system (DGX: one adapter per device), or 100 Gb/s Ethernet.
 DEVICES: dict[str, Device] = {
     device.name: device

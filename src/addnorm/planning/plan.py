@@ -72,7 +72,7 @@ class TrainingPlan:
     step_seconds: float
     """Estimate: the longer of the two, as they overlap."""
     tokens_per_second: float
-    """Of all devices."""
+    """Tokens of all devices together, at the estimated step time."""
     fits: bool
     advice: tuple[str, ...] = field(default=())
 

@@ -36,7 +36,7 @@ class NormLaw:
 
     kind: Literal["layer", "rms"]
     gain: Tensor
-    """(dim), float64."""
+    """Factor of each feature, (dim), in float64; ones for a norm without a gain."""
     bias: Tensor
     eps: float
     eps_mode: EpsMode = "inside"

@@ -46,7 +46,7 @@ class TensorChanges:
     """Names of the tensors of a rewired model, by what happened to them."""
 
     kept: tuple[str, ...] = ()
-    """Same values."""
+    """Tensors with the values of the original."""
     transformed: tuple[str, ...] = ()
     """Same name, or the same role under another name, other values."""
     new: tuple[str, ...] = ()

@@ -6,13 +6,11 @@ from typing import Annotated, Any
 import typer
 
 DEFAULT_KEYS: dict[str, Any] = {
-    **{
-        "vocab": 64,
-        "heads": 4,
-        "dropout": 0.0,
-        "attention_dropout": 0.0,
-        "activation_dropout": 0.0,
-    },
+    "vocab": 64,
+    "heads": 4,
+    "dropout": 0.0,
+    "attention_dropout": 0.0,
+    "activation_dropout": 0.0,
 }
 """Fields of the models unless given: small enough for many of them."""
 
@@ -94,9 +92,9 @@ def _make_builder(what: str | None, keys: list[str]) -> tuple[Any, dict[str, Any
     if what is None:
         fields |= {"kind": "lm", "positions": "none", "tied": False, "embed_scale": "sqrt_dim"}
     fields |= values
-    known = [name for name in values if name not in Config.model_fields]
-    if known:
-        raise UserError(f"{known[0]}: expected a field of the model; see `addnorm.Config`")
+    unknown = [name for name in values if name not in Config.model_fields]
+    if unknown:
+        raise UserError(f"{unknown[0]}: expected a field of the model; see `addnorm.Config`")
 
     def build_model(dim: int, depth: int) -> Any:
         return build(what, dim=dim, depth=depth, **fields)

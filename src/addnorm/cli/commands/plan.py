@@ -45,7 +45,6 @@ def plan(
         if name not in PLAN_KEYS and name not in Config.model_fields:
             known = (*PLAN_KEYS, *Config.model_fields)
             raise UserError(unknown_name_message("key", name, known, choices="see addnorm.Config"))
-    values = {name: value for name, value in values.items()}
     if "batch" in values:
         values["batch"] = str(values["batch"])
     count, _ = parse_devices(devices)

@@ -39,7 +39,7 @@ class Value:
 
 @dataclass(eq=False)
 class Op:
-    """One operation."""
+    """Call of a torch operation, or of a norm module as a whole, with the module that made it."""
 
     name: str
     """Name without overload, such as add or addmm; `NORM` for a norm module."""
