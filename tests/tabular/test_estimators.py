@@ -253,7 +253,8 @@ def test_arrow_column_types():
     )
     table = pa.table({name: pa.array(each * 20, of) for name, (each, of) in columns.items()})
     for X in (frame, table):
-        assert list(regressor(max_epochs=1).fit(X, SUMS).encoder_.kinds) == kinds
+        estimator = regressor(max_epochs=1, column_types={"list": "categorical"})
+        assert list(estimator.fit(X, SUMS).encoder_.kinds) == kinds
 
 
 def test_column_types_unknown_to_arrow_are_rejected():

@@ -15,6 +15,7 @@ import torch
 from addnorm.core.errors import UserError
 from addnorm.core.seeds import derive_seed
 from addnorm.models.tabular import TableBatch
+from addnorm.tabular.columns.cell_warnings import warn_about_cells
 from addnorm.tabular.columns.encoder import TableEncoder
 from addnorm.tabular.columns.reader import (
     Column,
@@ -94,6 +95,7 @@ def build_fit_data(
     if encoder is None:
         columns = read_columns(inputs.X, estimator.column_types, multiplicity=inputs.multiplicity)
         reject_empty_columns(columns, estimator.column_types)
+        warn_about_cells(columns)
     else:
         columns = encoder.read(inputs.X)
     rows = unique_rows(

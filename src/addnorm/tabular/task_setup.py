@@ -39,7 +39,8 @@ def split_target(frame: Any, target: str) -> tuple[Any, Any]:
     if len(names) == 1:
         raise UserError(f"expected feature columns beside the target, got only {target!r}")
     y = frame[target]
-    column, missing = read_column(target, y), int(y.isna().sum())
+    column = read_column(target, y)
+    missing = int(y.isna().sum()) + sum(column.missing_texts.values())
     if missing:
         raise UserError(
             f"Input y contains NaN: target {target!r} is missing in {missing} of {len(y)} rows; "

@@ -71,7 +71,7 @@ def edit_json(folder, **fields):
     ("fields", "message"),
     [
         ({"format": "other"}, "expected the format 'addnorm tabular estimator', got another file"),
-        ({"version": 99}, "expected version 2, got 99"),
+        ({"version": 99}, "expected version 2 or 3, got 99"),
         ({"colour": 1}, "unknown field 'colour'"),
         ({"estimator": "Evil"}, "unknown estimator 'Evil'"),
         ({"params": {"dimm": 3}}, "unknown parameter 'dimm'; did you mean 'dim'"),

@@ -23,7 +23,9 @@ from pydantic import (
 
 from addnorm.core.errors import UserError, unknown_name_message
 
-FORMAT, VERSION = "addnorm tabular estimator", 2
+FORMAT, VERSION = "addnorm tabular estimator", 3
+READABLE_VERSIONS = (2, 3)
+"""Version 2 lacks the formats of dates; everything else is the same."""
 FEATURE_FIELDS = {
     "numeric": "numbers",
     "datetime": "numbers",
@@ -84,6 +86,8 @@ class _Encoder(_StrictModel):
     numbers: list[_Number]
     categories: list[_Category]
     texts: list[_Text]
+    date_formats: list[StrictStr] = []
+    """Since version 3: format of the datetimes of each column that were texts."""
 
     @model_validator(mode="after")
     def _check_consistency(self) -> "_Encoder":
@@ -93,6 +97,8 @@ class _Encoder(_StrictModel):
             for each in getattr(self, field)
         )
         expected = {(index, FEATURE_FIELDS[kind]) for index, kind in enumerate(self.kinds)}
+        if len(self.date_formats) not in (0, len(self.names)):
+            raise ValueError("expected as many date_formats as names")
         if len(self.kinds) != len(self.names) or {each[:2] for each in features} != expected:
             raise ValueError("names, kinds and features do not agree")
         for (column, _, part), count in features.items():
@@ -131,7 +137,7 @@ class SavedEstimator(_StrictModel):
     """Validated contents of the JSON file."""
 
     format: Literal["addnorm tabular estimator"]
-    version: Literal[2]
+    version: Literal[2, 3]
     estimator: StrictStr
     params: dict[str, Any]
     config: dict[str, Any]
@@ -179,10 +185,10 @@ class SavedEstimator(_StrictModel):
         """
         if not isinstance(data, dict) or data.get("format") != FORMAT:
             raise UserError(f"{path}: expected the format {FORMAT!r}, got another file")
-        if data.get("version") != VERSION:
+        if data.get("version") not in READABLE_VERSIONS:
             raise UserError(
-                f"{path}: expected version {VERSION}, got {data.get('version')!r}; load it with "
-                "the version of addnorm that saved it"
+                f"{path}: expected version {' or '.join(map(str, READABLE_VERSIONS))}, got "
+                f"{data.get('version')!r}; load it with the version of addnorm that saved it"
             )
         for name in data:
             if name not in cls.model_fields:
