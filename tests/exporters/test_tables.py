@@ -13,7 +13,7 @@ from tests.tabular.sample_tables import FRAME, LABELS, classifier, regressor
 
 ODD = FRAME.iloc[:9].copy()
 ODD["number"] = [np.nan, np.inf, -np.inf, 1e9, -1e9, 0.0, 0.3, -0.3, 1.0]
-ODD["colour"] = ["red", "green", "blue", "purple", None, "", "  ", "Red", "red"]
+ODD["colour"] = ["red", "green", "?", "purple", None, "", "  ", "Red", " N/A"]
 DAYS = [None, "1969-12-31T23:59:59", "2024-02-29T12:30:00", "2100-03-01T00:00:00"]
 DAYS += ["1600-02-29T00:00:00", "2026-01-01T00:00:00", "2026-12-31T01:00:00", "1970-01-01T00:00:00"]
 DAYS += ["2027-07-15T06:00:00"]

@@ -4,12 +4,13 @@
 |-----------------------|-------------------------------------------------------------------|
 | numeric               | double, (rows); NaN and infinities are missing                    |
 | datetime              | double, (rows), seconds since 1970 in UTC; NaN is missing         |
-| categorical, boolean  | string, (rows); an empty or blank one is missing                  |
+| categorical, boolean  | string, (rows); blank ones and spellings such as "?" are missing  |
 | string                | int64, (rows, 12), codes of its words: ONNX has no words          |
 
 The encoding computes in double precision, as the estimator does.
 """
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -22,13 +23,14 @@ from addnorm.models.tabular.table_batch import ABSENT, FIRST_KNOWN, RARE
 from addnorm.tabular.columns.encoder import TableEncoder
 from addnorm.tabular.columns.features import WORDS_PER_TEXT, Category, Number
 from addnorm.tabular.columns.quantiles import Quantiles
-from addnorm.tabular.columns.reader import BOOLEAN_VALUES, Column
+from addnorm.tabular.columns.reader import Column
+from addnorm.tabular.columns.text_parsing import BOOLEAN_VALUES, MISSING_TEXTS
 
 TABLE_FILE = "table.onnx"
 NETWORK = "network/"
 """Prefix of the names inside the network."""
-BLANK = r"\s*"
-"""Pattern of a missing category."""
+MISSING_PATTERN = rf"(?i)\s*(?:{'|'.join(re.escape(text) for text in sorted(MISSING_TEXTS))})\s*"
+"""Pattern of a missing category, unless the fit knows it as a category."""
 MARCH_FIRST = 719_468
 """Days from 0000-03-01 to 1970-01-01."""
 DAYS_PER_ERA, SECONDS_PER_DAY = 146_097, 86_400
@@ -230,9 +232,11 @@ def _add_category(
         domain="ai.onnx.ml",
         keys_strings=list(codes) or [""],
         values_int64s=list(codes.values()) or [ABSENT],
-        default_int64=RARE,
+        default_int64=ABSENT if is_boolean else RARE,
     )
-    missing = builder.node("RegexFullMatch", column, pattern=BLANK)
+    is_unknown = builder.node("Equal", coded, builder.constant(np.int64(RARE)))
+    is_missing = builder.node("RegexFullMatch", column, pattern=MISSING_PATTERN)
+    missing = builder.node("And", is_unknown, is_missing)
     return builder.node("Where", missing, builder.constant(np.int64(ABSENT)), coded)
 
 
@@ -289,6 +293,8 @@ def make_odd_columns(encoder: TableEncoder) -> tuple[list[Column], dict[str, np.
             values = np.array([known[row % len(known)] for row in range(rows)], dtype=object)
             raw = values.copy()
             values[:2], raw[:2] = None, ["", "  "]
+            values[2:5] = None if kind == "boolean" else ["?", " N/a", "NULL"]
+            raw[2:5] = ["?", " N/a", "NULL"]
             feeds[names[index]] = raw
         elif index in texts:
             words = " ".join((*texts[index].words[:3], "unseen"))
