@@ -104,8 +104,12 @@ class Heartbeat(TrainCallback):
     def tick(self, count: int, total: int) -> None:
         """Report the last step again, to show that the process is alive between two steps."""
         if time.monotonic() - self.last_report_time >= HEARTBEAT_SECONDS:
-            self.last_report_time = time.monotonic()
-            self.report_step(self.step, self.loss)
+            self.report()
+
+    def report(self) -> None:
+        """Report the last step now; the last report of a cell that pauses must not be left out."""
+        self.last_report_time = time.monotonic()
+        self.report_step(self.step, self.loss)
 
     @property
     def rate(self) -> float:

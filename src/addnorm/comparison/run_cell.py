@@ -70,11 +70,11 @@ def run_cell(job: Job, on_step: StepCallback) -> CellResult | None:
 
 
 def _train_cell(job: Job, on_step: StepCallback) -> CellResult | None:
-    idle_memory = _peak_memory_bytes()
+    idle_memory, heartbeat = _peak_memory_bytes(), Heartbeat(on_step)
     try:
         try:
             _load_plugins(job)
-            result = get_task(job.recipe.task).train_and_score(job, Heartbeat(on_step))
+            result = get_task(job.recipe.task).train_and_score(job, heartbeat)
         except Exception as error:
             if _is_disk_full(error):
                 raise
@@ -83,6 +83,7 @@ def _train_cell(job: Job, on_step: StepCallback) -> CellResult | None:
             )
             result = CellResult("crashed", _format_reason(error))
         if result is None:
+            heartbeat.report()
             return None
         idle_memory = 0 if is_using_gpu() else idle_memory
         result = replace(result, memory=_peak_memory_bytes() - idle_memory)

@@ -45,10 +45,10 @@ def sbatch(arguments):
 
 
 def squeue(arguments):
-    assert "--format=%F|%K|%T|%j" in arguments
+    assert "--format=%F|%K|%T|%r|%j" in arguments
     for number, index, task in read_tasks():
         if task["state"] in ("PENDING", "RUNNING", "COMPLETING"):
-            print(f"{number}|{index}|{task['state']}|{task['name']}")
+            print(f"{number}|{index}|{task['state']}|None|{task['name']}")
 
 
 def scancel(names):

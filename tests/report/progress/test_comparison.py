@@ -52,6 +52,19 @@ def test_new_best_loss_marks_earlier_cells_as_failed(study):
     assert (row.done, row.failed, row.losses) == (2, 1, [0.1])
 
 
+@pytest.mark.parametrize("kind", [comparison.LogLines, comparison.LiveTable])
+def test_reasons_of_waiting_cells_are_shown(study, kind):
+    reporter = start_reporter(kind, study)
+    for cell in SPEC.cells()[:3]:
+        reporter.on_cell_event(Event(job(cell), "waiting", reason="PartitionConfig"))
+    reporter.on_cell_event(Event(job(SPEC.cells()[0]), "began"))
+    assert reporter.describe_waiting() == "in the queue: 2 PartitionConfig"
+    if kind is comparison.LogLines:
+        assert "in the queue: 1 PartitionConfig" in reporter.console.file.getvalue()
+    else:
+        assert reporter._footer_text().endswith("in the queue: 2 PartitionConfig")
+
+
 def test_crashed_and_diverged_cells_count_as_failed(study):
     reporter = start_reporter(comparison.LogLines, study)
     for cell, ending in zip(SPEC.cells(), ("crashed", "diverged"), strict=False):

@@ -13,16 +13,18 @@ from addnorm.core.interrupts import StopFlag
 
 @dataclass(frozen=True)
 class Event:
-    """Start, progress, pause or end of a cell."""
+    """Start, progress, pause or end of a cell, or that it waits in the queue of a cluster."""
 
     job: Job
     kind: str
-    """began, stepped, paused (by an interruption or for halving) or ended."""
+    """waiting, began, stepped, paused (by an interruption or for halving) or ended."""
     step: int = 0
     loss: float = math.nan
     """Training loss of the last step."""
     end: CellResult | None = None
     """Result of the cell, if it ended."""
+    reason: str = ""
+    """Why a cell waits, in the words of the cluster."""
 
 
 EventHandler = Callable[[Event], None]

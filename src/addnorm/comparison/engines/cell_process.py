@@ -42,17 +42,20 @@ def main(arguments: Sequence[str]) -> int:
     # SLURM and torchrun both send SIGTERM; the second must not prevent saving.
     ignore_repeated_signals()
     torch.set_num_threads(max(1, int(os.environ.get("OMP_NUM_THREADS") or 1)))
-    last_write = -math.inf
+    progress, last_write = None, -math.inf
 
     def write_progress(step: int, loss: float) -> None:
-        nonlocal last_write
+        nonlocal progress, last_write
+        progress = Progress(step, loss, time.time())
         if is_main_process() and time.monotonic() - last_write >= PROGRESS_INTERVAL_SECONDS:
             last_write = time.monotonic()
-            Progress(step, loss, time.time()).write(Path(progress_file))
+            progress.write(Path(progress_file))
 
     job.folder.mkdir(parents=True, exist_ok=True)
     try:
         result = run_cell(job, write_progress)
+        if is_main_process() and progress is not None:
+            progress.write(Path(progress_file))  # the last step tells whether the cell has paused
     except DiskFullError as error:
         print(error, file=sys.stderr)
         return DISK_FULL_EXIT_CODE

@@ -9,7 +9,7 @@ import math
 import pickle
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from addnorm.comparison.cell_job import Job
@@ -49,7 +49,8 @@ class Progress:
     """Progress of a cell."""
 
     step: int
-    loss: float
+    loss: float = field(compare=False)
+    """Training loss; not compared, because it is NaN before the first step, and NaN != NaN."""
     time: float
     """When the process wrote it, by its own clock."""
 

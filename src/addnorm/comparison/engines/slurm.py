@@ -25,7 +25,7 @@ from addnorm.comparison.cell_result import CellResult
 from addnorm.comparison.engines import slurm_queue as queue
 from addnorm.comparison.engines.base import Engine, Event, EventHandler
 from addnorm.comparison.engines.job_files import Progress, write_jobs
-from addnorm.comparison.engines.slurm_queue import ArrayTask, QueueError
+from addnorm.comparison.engines.slurm_queue import ArrayTask, QueuedTask, QueueError
 from addnorm.comparison.engines.slurm_script import (
     JOBS,
     NAMES,
@@ -57,6 +57,7 @@ class _SubmittedCell:
     progress_time: float = math.inf
     """When the progress last changed; infinite while the cell waits in the queue."""
     has_begun: bool = False
+    wait_reason: str = ""
     is_hung: bool = False
 
 
@@ -157,8 +158,8 @@ class SlurmEngine(Engine):
         cells: dict[str, _SubmittedCell] = {}
         if not batches:
             return cells
-        for task, (name, _) in queue.read_queue().items():
-            if (batch := batches.get(name)) is None:
+        for task, queued in queue.read_queue().items():
+            if (batch := batches.get(queued.name)) is None:
                 continue
             names = (batch / NAMES).read_text(encoding="utf-8").splitlines()
             if (
@@ -218,17 +219,17 @@ class SlurmEngine(Engine):
     def _check_queue(
         self,
         cells: dict[str, _SubmittedCell],
-        tasks: dict[ArrayTask, tuple[str, str]],
+        tasks: dict[ArrayTask, QueuedTask],
         on_event: EventHandler,
         is_stopping: bool,
     ) -> None:
         """Update which cells wait or run; report those that have left the queue."""
         for name, cell in list(cells.items()):
-            _, state = tasks.get(cell.task, ("", ""))
-            if state:
+            queued = tasks.get(cell.task)
+            if queued is not None:
                 cell.last_seen = time.monotonic()
-                if state in STATES_BEFORE_RUN:
-                    cell.progress_time = math.inf  # requeued
+                if queued.state in STATES_BEFORE_RUN:
+                    self._wait_in_queue(cell, queued.reason or queued.state, on_event)
                 else:
                     self._begin(cell, on_event)
                 continue
@@ -238,9 +239,15 @@ class SlurmEngine(Engine):
                     _report_end(cell, on_event, is_stopping)
                 del cells[name]
 
+    def _wait_in_queue(self, cell: _SubmittedCell, reason: str, on_event: EventHandler) -> None:
+        cell.progress_time = math.inf  # requeued
+        if reason != cell.wait_reason:
+            cell.has_begun, cell.wait_reason = False, reason
+            on_event(Event(cell.job, "waiting", reason=reason))
+
     def _begin(self, cell: _SubmittedCell, on_event: EventHandler) -> None:
         if not cell.has_begun:
-            cell.has_begun = True
+            cell.has_begun, cell.wait_reason = True, ""
             on_event(Event(cell.job, "began"))
 
 

@@ -27,6 +27,17 @@ class ArrayTask(NamedTuple):
         return f"{self.job}_{self.position}"
 
 
+class QueuedTask(NamedTuple):
+    """What the queue says about a task."""
+
+    name: str
+    """Name of its array job."""
+    state: str
+    """Such as PENDING or RUNNING."""
+    reason: str = ""
+    """Why it waits, such as Resources or PartitionConfig."""
+
+
 class JobEnd(NamedTuple):
     """How a job ended, as far as SLURM still knows it."""
 
@@ -45,15 +56,15 @@ def submit(script: Path) -> str:
     return match[1]
 
 
-def read_queue() -> dict[ArrayTask, tuple[str, str]]:
-    """Return name and state of the tasks of array jobs that wait or run, of this user."""
+def read_queue() -> dict[ArrayTask, QueuedTask]:
+    """Return the tasks of array jobs that wait or run, of this user."""
     tasks = {}
     for line in _run(
-        "squeue", "--me", "--noheader", "--array", "--format=%F|%K|%T|%j"
+        "squeue", "--me", "--noheader", "--array", "--format=%F|%K|%T|%r|%j"
     ).splitlines():
-        job, index, state, name = (line.strip().split("|", 3) + [""] * 3)[:4]
+        job, index, state, reason, name = (line.strip().split("|", 4) + [""] * 4)[:5]
         if job.isdigit() and index.isdigit():
-            tasks[ArrayTask(job, int(index))] = (name, state)
+            tasks[ArrayTask(job, int(index))] = QueuedTask(name, state, reason)
     return tasks
 
 
@@ -93,5 +104,7 @@ def _run(command: str, *arguments: str) -> str:
     except subprocess.TimeoutExpired:
         raise QueueError(f"{command}: no answer in {COMMAND_TIMEOUT_SECONDS} s") from None
     except subprocess.CalledProcessError as error:
-        text = " ".join(error.stderr.split()) or f"exit code {error.returncode}"
+        prefix = re.compile(rf"^(?:{command}: )?(?:error: )?")  # of each line
+        lines = (prefix.sub("", line).strip() for line in error.stderr.splitlines())
+        text = "; ".join(line for line in lines if line) or f"exit code {error.returncode}"
         raise QueueError(f"{command}: {text[:300]}") from None

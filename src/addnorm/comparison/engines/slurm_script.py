@@ -16,6 +16,8 @@ SCRIPT, NAMES, JOBS, PROGRESS = "job.sh", "cells.txt", "jobs.pickle", "progress"
 """Files in the folder of an array job: the script, the cells, their jobs; a folder of progress."""
 WARNING_SECONDS = 120
 """How long before its time limit a job is told to save and requeue itself."""
+MIN_TIME_SECONDS = 300
+"""Shortest time limit: SLURM may warn a minute early, and a cell must get beyond its start."""
 RESERVED_OPTIONS = (
     *("array", "job-name", "output", "error", "chdir", "signal", "ntasks", "wrap"),
     *("a", "J", "o", "e", "D", "n"),
@@ -30,7 +32,7 @@ TEMPLATE = """\
 folder={folder}
 cell=$(sed -n "$((SLURM_ARRAY_TASK_ID + 1))p" "$folder"/{names})
 cd {working_folder} || exit 1
-export OMP_NUM_THREADS="${{SLURM_CPUS_PER_TASK:-1}}"
+export OMP_NUM_THREADS=$(( ${{SLURM_CPUS_PER_TASK:-{processes}}} / {processes} ))
 {setup}
 # scancel, preemption: SLURM sends SIGTERM to all processes. The cell saves a checkpoint and ends.
 trap : TERM
@@ -105,7 +107,33 @@ class SlurmOptions:
             CellOption.parse(name, value).value_for(settings) if value else ""
             for name, value in (("time", self.time), ("memory", self.memory))
         )
+        if time:
+            check_time_limit(time)
         return Resources(gpus, time, memory)
+
+
+def check_time_limit(text: str) -> None:
+    """Raise `UserError` unless the text is a time limit in which a cell can get anywhere.
+
+    >>> check_time_limit("2:00:00")
+    """
+    if text.upper() in ("UNLIMITED", "INFINITE"):
+        return
+    match = re.fullmatch(r"(?:(\d+)-)?(\d+(?::\d+){0,2})", text, re.ASCII)
+    if match is None:
+        raise UserError(
+            f"time: expected a time limit such as 4:00:00 (hours:minutes:seconds), got {text!r}"
+        )
+    numbers = [int(number) for number in match[2].split(":")]
+    # As in SLURM: 5 is minutes and 5:00 minutes:seconds, but 1-5 days-hours.
+    units = (3600, 60, 1) if match[1] or len(numbers) == 3 else (60, 1)
+    seconds = 86400 * int(match[1] or 0)
+    seconds += sum(unit * number for unit, number in zip(units, numbers, strict=False))
+    if 0 < seconds < MIN_TIME_SECONDS:  # 0 means no limit
+        raise UserError(
+            f"time: expected {MIN_TIME_SECONDS // 60} minutes or more, because cells save and "
+            f"queue again {WARNING_SECONDS // 60} minutes before the limit, got {text!r}"
+        )
 
 
 def make_script(
@@ -129,7 +157,7 @@ def make_script(
         workers: cells at the same time; None leaves it to SLURM
         checksum: SHA-256 of the file of the jobs
     """
-    limit = f"%{workers}" if workers else ""
+    limit, processes = f"%{workers}" if workers else "", max(1, resources.gpus)
     directives = {
         "job-name": job_name,
         "array": f"0-{num_cells - 1}{limit}",
@@ -138,7 +166,7 @@ def make_script(
         "requeue": None,
         "signal": f"B:USR1@{WARNING_SECONDS}",
         "ntasks": "1",
-        "cpus-per-task": str(max(1, resources.gpus)),
+        "cpus-per-task": str(processes),
         "partition": options.partition or False,
         "time": resources.time or False,
         "mem": resources.memory or False,
@@ -152,6 +180,7 @@ def make_script(
     python_path = environ.get("PYTHONPATH")
     setup = [f"export PYTHONPATH={shlex.quote(python_path)}"] if python_path else []
     return TEMPLATE.format(
+        processes=processes,
         directives="\n".join([*lines, *(f"#SBATCH {option}" for option in options.sbatch)]),
         folder=shlex.quote(str(folder)),
         working_folder=shlex.quote(str(Path.cwd())),

@@ -7,6 +7,7 @@ one step of one layer, because a cell of depth 12 takes about twice as long as o
 import math
 import sys
 import time
+from collections import Counter
 from dataclasses import dataclass, field
 
 from rich.console import Group
@@ -20,6 +21,7 @@ from addnorm.comparison.cell_result import CellResult
 from addnorm.comparison.engines.base import Event
 from addnorm.comparison.grid import Cell
 from addnorm.comparison.outcomes import TRAINED_PROGRESS, VALIDATION_LOSS, progress
+from addnorm.report.format import plural
 from addnorm.report.progress.base import LOG_INTERVAL_SECONDS, ProgressReporter, format_time_left
 
 NUMERIC_COLUMNS_WIDTH = 32
@@ -46,6 +48,8 @@ class ComparisonReporter(ProgressReporter, ComparisonCallback):
         self.cells: dict[str, Cell] = {}
         self.running: dict[str, tuple[int, float]] = {}
         """Step and training loss of each running cell."""
+        self.waiting: dict[str, str] = {}
+        """Why each cell in the queue of a cluster waits."""
         self.results: dict[str, CellResult] = {}
         self.started_at, self.work_done, self.steps = time.monotonic(), 0.0, 1
         self.baseline, self.objective = math.nan, VALIDATION_LOSS
@@ -62,7 +66,8 @@ class ComparisonReporter(ProgressReporter, ComparisonCallback):
         done = len(self.results)
         workers = min(workers, len(study.cells))
         self.on_message(
-            f"{len(study.cells)} cells of {spec.steps} steps, {workers} at a time; "
+            f"{plural(len(study.cells), 'cell')} of {plural(spec.steps, 'step')}, "
+            f"{workers} at a time; "
             f"study {spec.digest} in {study.folder}"
         )
         if done:
@@ -70,6 +75,10 @@ class ComparisonReporter(ProgressReporter, ComparisonCallback):
 
     def on_cell_event(self, event: Event) -> None:
         name = event.job.name
+        if event.kind == "waiting":
+            self.waiting[name] = event.reason
+        else:
+            self.waiting.pop(name, None)
         if event.kind == "began":
             self.running[name] = (0, math.nan)
         elif event.kind == "stepped":
@@ -82,6 +91,12 @@ class ComparisonReporter(ProgressReporter, ComparisonCallback):
             self.running.pop(name, None)
         if event.kind == "ended" and event.end is not None:
             self._add_result(self.cells[name], event.end)
+
+    def describe_waiting(self) -> str:
+        """Return how many cells wait in the queue of a cluster, by reason; empty if none does."""
+        reasons = Counter(self.waiting.values())
+        counts = ", ".join(f"{count} {reason}" for reason, count in reasons.most_common())
+        return f"in the queue: {counts}" if counts else ""
 
     def on_extension(self, study: Study, message: str) -> None:
         for each in study.cells:
@@ -180,7 +195,9 @@ class LiveTable(ComparisonReporter):
         done, total = len(self.results), len(self.cells)
         steps = ", ".join(f"{step}" for step, _ in self.running.values())
         position = f"; at step {steps} of {self.steps}" if steps else ""
-        return f"{done} of {total} cells, {format_time_left(self.remaining_seconds())}{position}"
+        waiting = f"; {text}" if (text := self.describe_waiting()) else ""
+        time_left = format_time_left(self.remaining_seconds())
+        return f"{done} of {total} cells, {time_left}{position}{waiting}"
 
 
 class LogLines(ComparisonReporter):
@@ -195,10 +212,12 @@ class LogLines(ComparisonReporter):
             outcome = self._describe_loss(result) if result.ending == "done" else result.ending
             reason = f" ({result.why})" if result.why else ""
             self._print_line(f"{event.job.name}: {outcome}{reason}")
-        elif time.monotonic() - self.last_printed_at > LOG_INTERVAL_SECONDS and self.running:
-            self._print_line(
-                ", ".join(f"{name} at {step}" for name, (step, _) in self.running.items())
-            )
+        elif time.monotonic() - self.last_printed_at > LOG_INTERVAL_SECONDS:
+            cells = [f"{name} at {step}" for name, (step, _) in self.running.items()]
+            if waiting := self.describe_waiting():
+                cells.append(waiting)
+            if cells:
+                self._print_line(", ".join(cells))
 
     def _describe_loss(self, result: CellResult) -> str:
         return f"{self.objective.column} {self.objective.to_loss(result.loss):.4f}"
