@@ -16,7 +16,7 @@ DEV := $(VENV)/.installed-dev
 export OMP_NUM_THREADS ?= 1
 
 .NOTPARALLEL:
-.PHONY: help setup demo test torture check fix bench docs pins sanitize clean
+.PHONY: help setup demo test torture check fix bench docs dist pins sanitize clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' Makefile
@@ -59,6 +59,13 @@ docs: $(DEV) ## Regenerate README tables and docs/catalogue, then build the site
 	$(BIN)/python tools/docs.py
 	$(BIN)/python -m tools.docs_site build/site
 	@echo "Documentation: build/site/index.html"
+
+# Without isolation: an isolated build would download its tools again.
+dist: $(DEV) ## Build the wheel and the source distribution in dist, and check both
+	rm -rf dist
+	$(BIN)/python -m build --no-isolation --outdir dist . > /dev/null
+	$(BIN)/twine check --strict dist/*
+	$(BIN)/check-wheel-contents dist/*.whl
 
 pins: $(DEV) ## Record new names in tests/pins.json and the doctor's signatures
 	$(BIN)/python tools/pins.py

@@ -8,6 +8,8 @@ The sources are found by their place in `native/`:
     native/*/*.c          everything else, compiled once
 
 Without a C compiler that supports OpenMP the build is skipped, and the package runs in plain torch.
+`ADDNORM_BUILD_NATIVE=off` skips it on purpose: the wheel is then pure Python and serves every
+platform, macOS and Windows among them.
 """
 
 import os
@@ -67,21 +69,23 @@ class BuildNative(build_ext):
         return str(Path(*ext_name.split("."))) + ".so"
 
 
-class PlatformWheel(bdist_wheel):
-    """Wheel tagged for one platform and any Python 3."""
+class AnyPythonWheel(bdist_wheel):
+    """Wheel for any Python 3; for one platform only if it contains the native library."""
 
     def get_tag(self) -> tuple[str, str, str]:
-        return "py3", "none", super().get_tag()[2]
+        build = self.get_finalized_command("build_ext")
+        built = any(Path(path).is_file() for path in build.get_outputs())
+        return "py3", "none", super().get_tag()[2] if built else "any"
 
 
+native_library = Extension(
+    "addnorm.kernels._native",
+    [str(path) for path in SOURCES],
+    depends=[str(path) for path in HEADERS],
+    optional=True,
+)
+is_wanted = os.environ.get("ADDNORM_BUILD_NATIVE", "auto") != "off"
 setup(
-    ext_modules=[
-        Extension(
-            "addnorm.kernels._native",
-            [str(path) for path in SOURCES],
-            depends=[str(path) for path in HEADERS],
-            optional=True,
-        )
-    ],
-    cmdclass={"build_ext": BuildNative, "bdist_wheel": PlatformWheel},
+    ext_modules=[native_library] if is_wanted else [],
+    cmdclass={"build_ext": BuildNative, "bdist_wheel": AnyPythonWheel},
 )

@@ -46,14 +46,25 @@ def test_make_rejects_an_old_or_missing_python(tmp_path):
 
 def test_make_help_names_every_target():
     help_text = subprocess.run(["make", "help"], cwd=ROOT, capture_output=True, text=True).stdout
-    for target in ("setup", "demo", "test", "check", "fix", "bench", "docs", "sanitize", "clean"):
+    for target in [
+        "setup",
+        "demo",
+        "test",
+        "check",
+        "fix",
+        "bench",
+        "docs",
+        "dist",
+        "sanitize",
+        "clean",
+    ]:
         assert f"make {target} " in help_text
 
 
 def test_ci_runs_check_and_test():
     script = ROOT / ".ci" / "run"
     assert os.access(script, os.X_OK)
-    assert re.search(r"^make check\nmake test$", script.read_text(), flags=re.MULTILINE)
+    assert re.search(r"^make dist\nmake check\nmake test$", script.read_text(), flags=re.MULTILINE)
 
 
 def test_every_pin_is_exact_and_every_dependency_is_pinned():

@@ -86,7 +86,8 @@ def _iter_docstrings(folder: Path) -> Iterator[tuple[str, str]]:
         if SKIPPED_FOLDERS.intersection(inside):
             continue
         try:
-            with warnings.catch_warnings(action="ignore"):  # invalid escapes in the sources
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # invalid escapes in the sources
                 tree = ast.parse(path.read_bytes())
         except (OSError, SyntaxError, ValueError, RecursionError):
             continue  # templates and broken files
