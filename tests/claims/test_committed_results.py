@@ -15,15 +15,9 @@ from tools.claims_docs import copy_results
 DOCS = Path(__file__).parents[2] / "docs" / "claims"
 COMMITTED = sorted(path.parent.name for path in DOCS.glob(f"*/{RESULT}"))
 WAITING: set[str] = {
-    "batch_norm_is_worse",
-    "deep_post_ln_fails_on_multi30k",
-    "false_pre_ln_is_post_ln",
-    "ft_transformer_first_norm",
-    "post_ln_needs_warmup_on_multi30k",
     "rate_transfers_with_deepnorm",
     "rate_transfers_with_post_ln",
     "rate_transfers_with_pre_ln",
-    "rms_norm_equals_layer_norm_on_wikitext",
 }
 """Claims whose standard budget has not been run yet by the current settings."""
 
