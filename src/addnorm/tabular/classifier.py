@@ -61,6 +61,10 @@ class TabularTransformerClassifier(ClassifierMixin, TabularTransformer):
     activation_dropout : float or None, default=None
         Dropout rate of the feed-forward's hidden features; None selects the model's default, else
         0.2.
+    members : int or None, default=None
+        Number of predictions of one network ("mlp" and "ft_transformer"), which are averaged. They
+        share all weights but a scale of the cells and the head, and cost as many times the
+        computation. None selects the model's default, 1.
     optimizer : str, default="adamw(beta2=0.999)"
         Optimizer as a call string; see `addnorm list optimizers`.
     lr : float, default=1e-3
@@ -144,6 +148,7 @@ class TabularTransformerClassifier(ClassifierMixin, TabularTransformer):
         "attention_dropout": 0.2,
         "activation_dropout": 0.2,
     }
+    _member_average = "probabilities"
     _max_auto_epochs = 20
     classes_: np.ndarray
     temperature_: float
@@ -163,6 +168,7 @@ class TabularTransformerClassifier(ClassifierMixin, TabularTransformer):
         dropout: float | None = None,
         attention_dropout: float | None = None,
         activation_dropout: float | None = None,
+        members: int | None = None,
         optimizer: str = "adamw(beta2=0.999)",
         lr: float = 1e-3,
         weight_decay: float = 1e-5,
@@ -197,6 +203,7 @@ class TabularTransformerClassifier(ClassifierMixin, TabularTransformer):
         self.dropout = dropout
         self.attention_dropout = attention_dropout
         self.activation_dropout = activation_dropout
+        self.members = members
         self.optimizer = optimizer
         self.lr = lr
         self.weight_decay = weight_decay

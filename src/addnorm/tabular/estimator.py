@@ -31,6 +31,7 @@ from typing_extensions import Self
 from addnorm.core.errors import UserError, unknown_name_message
 from addnorm.core.seeds import derive_seed
 from addnorm.models.tabular import TableBatch, TableConfig, TableModel
+from addnorm.models.tabular.members import MemberAverage
 from addnorm.tabular.callbacks import make_fit_callback
 from addnorm.tabular.columns.encoder import TableEncoder
 from addnorm.tabular.columns.reader import (
@@ -62,9 +63,9 @@ from addnorm.tabular.training.loop import (
     WeightedBatch,
     build_model,
     fit_model,
-    predict,
     train_epochs,
 )
+from addnorm.tabular.training.prediction import predict
 from addnorm.tabular.training.pretraining import OBJECTIVES, PretextModel, Pretrained
 from addnorm.tabular.training.row_groups import row_multiplicity, unique_rows
 from addnorm.tabular.training.targets import Target
@@ -85,6 +86,8 @@ class TabularTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
 
     _default_dropout: ClassVar[dict[str, float]]
     """Dropout rates for models without defaults of their own."""
+    _member_average: MemberAverage
+    """What is averaged over members."""
     _max_auto_epochs: int
     """Upper limit of `max_epochs="auto"`, so that the learning rate decays before overfitting."""
 
@@ -109,7 +112,7 @@ class TabularTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
             closing(make_fit_callback(verbose=self.verbose)) as callback,
         ):
             if warm:
-                module = self._warm_start_module(config).float().to(device)
+                module = self._warm_start_module(config).to(device)
             else:
                 module = build_model(
                     config, train, target=target, seed=seed, device=device, pretrained=pretrained
@@ -125,9 +128,7 @@ class TabularTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
                 reference=data.reference.to(device),
                 callback=callback,
             )
-        # Predict in float64: in float32 the prediction of a row would depend, in the last bits, on
-        # the other rows of its batch. MPS has no float64.
-        self.module_ = module if device.type == "mps" else module.double()
+        self.module_ = module
         self.encoder_, self.target_, self.reference_ = data.encoder, target, data.reference
         self._n_features_out = module.width
         with torch_context(threads=resolve_threads(self)):

@@ -26,7 +26,7 @@ MIN_HOLDOUT_ROWS = 300
 """Distinct rows from which `early_stopping="auto"` holds out validation rows."""
 CONFIG_PARAMS = (
     *("wiring", "norm", "numeric", "dim", "depth", "heads", "ffn_dim", "activation"),
-    *("dropout", "attention_dropout", "activation_dropout"),
+    *("dropout", "attention_dropout", "activation_dropout", "members"),
 )
 """Parameters that are fields of `TableConfig`; None selects the model's own default."""
 
@@ -103,6 +103,8 @@ def make_model_config(estimator: Any, encoder: TableEncoder, outputs: int) -> Ta
         if name not in model.unused_fields
     }
     fields: dict[str, Any] = {"model": estimator.model, "outputs": outputs, **encoder.layout}
+    if params.get("members", model.defaults.get("members", 1)) != 1:
+        fields["member_average"] = estimator._member_average
     return TableConfig(**fields, **dropout | model.defaults | params)
 
 

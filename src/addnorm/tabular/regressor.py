@@ -50,6 +50,10 @@ class TabularTransformerRegressor(RegressorMixin, TabularTransformer):
     activation_dropout : float or None, default=None
         Dropout rate of the feed-forward's hidden features; None selects the model's default, else
         0.1.
+    members : int or None, default=None
+        Number of predictions of one network ("mlp" and "ft_transformer"), which are averaged. They
+        share all weights but a scale of the cells and the head, and cost as many times the
+        computation. None selects the model's default, 1.
     optimizer : str, default="adamw(beta2=0.999)"
         Optimizer as a call string; see `addnorm list optimizers`.
     lr : float, default=1e-3
@@ -128,6 +132,7 @@ class TabularTransformerRegressor(RegressorMixin, TabularTransformer):
         "attention_dropout": 0.1,
         "activation_dropout": 0.1,
     }
+    _member_average = "outputs"
     _max_auto_epochs = 35
     target_: NumberTarget
 
@@ -146,6 +151,7 @@ class TabularTransformerRegressor(RegressorMixin, TabularTransformer):
         dropout: float | None = None,
         attention_dropout: float | None = None,
         activation_dropout: float | None = None,
+        members: int | None = None,
         optimizer: str = "adamw(beta2=0.999)",
         lr: float = 1e-3,
         weight_decay: float = 1e-5,
@@ -179,6 +185,7 @@ class TabularTransformerRegressor(RegressorMixin, TabularTransformer):
         self.dropout = dropout
         self.attention_dropout = attention_dropout
         self.activation_dropout = activation_dropout
+        self.members = members
         self.optimizer = optimizer
         self.lr = lr
         self.weight_decay = weight_decay

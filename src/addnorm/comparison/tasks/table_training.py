@@ -37,7 +37,8 @@ from addnorm.models.tabular import MODELS, TableBatch, TableModel, build_table_m
 from addnorm.tabular import TabularTransformerClassifier, TabularTransformerRegressor
 from addnorm.tabular.columns.encoder import TableEncoder
 from addnorm.tabular.params import make_model_config, make_training_config
-from addnorm.tabular.training.loop import WeightedBatch, build_model, fit_model, predict
+from addnorm.tabular.training.loop import WeightedBatch, build_model, fit_model
+from addnorm.tabular.training.prediction import predict
 from addnorm.tabular.training.targets import NumberTarget, Target
 from addnorm.tabular.training.torch_context import torch_context
 from addnorm.train.callbacks import TrainCallback

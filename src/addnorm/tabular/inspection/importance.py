@@ -12,7 +12,8 @@ from addnorm.models.tabular import TableBatch, TableModel
 from addnorm.stacks import Stack
 from addnorm.stacks.eval_mode import eval_mode
 from addnorm.sublayers import SelfAttention
-from addnorm.tabular.training.loop import WeightedBatch, predict
+from addnorm.tabular.training.loop import WeightedBatch
+from addnorm.tabular.training.prediction import predict
 from addnorm.tabular.training.targets import Target
 
 KINDS = ("auto", "rollout", "permutation")

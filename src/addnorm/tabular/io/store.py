@@ -40,8 +40,8 @@ MAX_CHECKED_DEPTH = 64
 
 
 def module_bytes(module: TableModel, reference: TableBatch) -> bytes:
-    """Serialize weights (float32, as they were trained) and reference rows as safetensors."""
-    tensors = {f"module.{name}": _to_float32(value) for name, value in module.state_dict().items()}
+    """Serialize weights and reference rows as safetensors."""
+    tensors = {f"module.{name}": value for name, value in module.state_dict().items()}
     tensors |= {
         f"reference.{name}": value
         for name, value in zip(TableBatch._fields, reference, strict=True)
@@ -71,7 +71,7 @@ def module_from_bytes(data: bytes, config: TableConfig) -> tuple[TableModel, Tab
         module.load_state_dict(weights)
     except RuntimeError as error:
         raise _mismatch_error(" ".join(str(error).split())) from None
-    return module.double().eval(), reference
+    return module.eval(), reference
 
 
 def _check_shapes(weights: dict[str, Tensor], reference: TableBatch, config: TableConfig) -> None:
@@ -243,10 +243,6 @@ def _check_params(estimator: Any, layout: dict[str, Any]) -> None:
     resolve_threads(estimator)
     with torch.device("meta"):
         build_table_model(config.model_copy(update={"depth": min(config.depth, MAX_CHECKED_DEPTH)}))
-
-
-def _to_float32(value: Tensor) -> Tensor:
-    return value.float() if value.dtype == torch.float64 else value
 
 
 def _feature_names(estimator: Any) -> list[str] | None:

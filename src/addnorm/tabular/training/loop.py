@@ -1,7 +1,7 @@
 """Training loop for table models.
 
 `train_epochs` minimizes any loss over weighted rows; `fit_model` (supervised) and the estimators'
-`pretrain` (self-supervised) supply the loss. `predict` runs a trained model batch by batch.
+`pretrain` (self-supervised) supply the loss.
 """
 
 import math
@@ -9,7 +9,7 @@ import time
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -18,7 +18,7 @@ from addnorm.core.errors import UserError
 from addnorm.core.seeds import derive_seed
 from addnorm.models.base import WiredModule
 from addnorm.models.tabular import TableBatch, TableConfig, TableModel, build_table_model
-from addnorm.stacks.eval_mode import eval_mode
+from addnorm.tabular.training.prediction import autocast, predict
 from addnorm.tabular.training.pretraining import Pretrained
 from addnorm.tabular.training.targets import Target
 from addnorm.train.callbacks import TrainCallback
@@ -30,10 +30,6 @@ CALIBRATION_ROWS = 256
 """Rows that data-dependent wirings are calibrated on before training."""
 MAX_GRADIENT_NORM = 1.0
 """Gradients are clipped to this norm."""
-MAX_BATCH_ROWS = 1024
-"""Largest prediction batch, in rows."""
-MAX_BATCH_CELLS = 1 << 15
-"""Largest prediction batch, in cells, so that memory does not grow with the table's width."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,7 +130,7 @@ def fit_model(
     """
 
     def compute_loss(batch: WeightedBatch) -> tuple[Tensor, Tensor]:
-        losses = target.loss(model(batch.cells), batch.targets)
+        losses = compute_losses(model, batch, target)
         return (losses * batch.weights).sum(), batch.weights.sum()
 
     def validate() -> float:
@@ -151,6 +147,16 @@ def fit_model(
         config=config,
         callback=callback,
     )
+
+
+def compute_losses(model: TableModel, batch: WeightedBatch, target: Target) -> Tensor:
+    """Return the training loss of each row, (B): the mean of the losses of its members."""
+    members = model.config.members
+    if members == 1:
+        return target.loss(model(batch.cells), batch.targets)
+    outputs = model.forward_members(batch.cells).flatten(0, 1)
+    losses = target.loss(outputs, batch.targets.repeat_interleave(members, 0))
+    return losses.unflatten(0, (-1, members)).mean(1)
 
 
 def train_epochs(
@@ -197,7 +203,7 @@ def train_epochs(
             # A time limit advances the schedule, so that the learning rate decays fully within it.
             elapsed = 0.0 if config.max_seconds is None else min(1.0, seconds / config.max_seconds)
             optimizer.set_lr(schedule.factor(max(step, math.ceil(elapsed * steps)), steps))
-            with _autocast(config.precision, order.device):
+            with autocast(config.precision, order.device):
                 loss, weight = compute_loss(train.rows(index))
             # Divide by the expected weight of the batch, not by its own: a batch of light rows
             # must count less than a batch of heavy ones.
@@ -246,35 +252,6 @@ def train_epochs(
     model.load_state_dict(best_state)
     model.eval()
     return history
-
-
-@torch.no_grad()
-def predict(
-    model: TableModel,
-    cells: TableBatch,
-    reference: TableBatch,
-    *,
-    precision: str = "float32",
-    embeddings: bool = False,
-) -> Tensor:
-    """Return the outputs, or the row embeddings, of a model for each row.
-
-    Rows are processed in batches of bounded size. SAINT attends to the reference rows instead of
-    the other rows of the batch, so each prediction depends on its own row only.
-    """
-    weight = model.head.weight
-    size = max(1, min(MAX_BATCH_ROWS, MAX_BATCH_CELLS // (1 + model.config.features)))
-    outputs = []
-    with eval_mode(model), _autocast(precision, weight.device):
-        memory = model.encode_reference(reference.to(weight.device, weight.dtype))
-        for start in range(0, cells.num_rows, size):
-            batch = cells.select_rows(slice(start, start + size)).to(weight.device, weight.dtype)
-            outputs.append(model.embed(batch, memory) if embeddings else model(batch, memory))
-    return torch.cat(outputs)
-
-
-def _autocast(precision: str, device: torch.device) -> Any:
-    return torch.autocast(device.type, torch.bfloat16, enabled=precision == "bfloat16")
 
 
 def _clone_state(model: nn.Module) -> dict[str, Tensor]:
