@@ -38,7 +38,7 @@ def test_prediction_of_a_row_is_independent_of_other_rows(fitted, level, threads
 def test_models_of_other_widths_predict_in_float64(options):
     estimator = classifier(max_epochs=1, **options).fit(X[:100], y[:100])
     assert not has_exact_widths(estimator.module_)
-    assert has_exact_widths(classifier(max_epochs=1, dim=16).fit(X[:100], y[:100]).module_)
+    assert has_exact_widths(classifier(max_epochs=1, dim=24).fit(X[:100], y[:100]).module_)
     together, rows = estimator.predict_proba(X), np.random.default_rng(0).permutation(len(X))
     np.testing.assert_array_equal(estimator.predict_proba(X.iloc[rows]), together[rows])
     assert {value.dtype for value in estimator.module_.parameters()} == {torch.float32}
