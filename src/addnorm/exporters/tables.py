@@ -122,7 +122,7 @@ def _held_out_rows(estimator: Any, config: Any) -> tuple[str, TableBatch]:
 def compare_rows(
     source: ExportSource, engine: TableEngine, cells: TableBatch
 ) -> tuple[float, float, tuple[int, int] | None]:
-    """Return the largest difference and the largest size of outputs, and equal predicted classes."""
+    """Return the largest difference, the largest size of outputs, and equal predicted classes."""
     expected = torch.from_numpy(source.estimator._predict_cells(cells))
     got = torch.from_numpy(engine(cells))
     difference = (got - expected).abs().nan_to_num(torch.inf)
