@@ -22,7 +22,7 @@ import addnorm
 from tests.doctor.models.review.case import CASES, HEALTHY, Case, Healthy
 
 FOLDER = Path(__file__).parent
-for _part in ("bugs", "second_bugs", "healthy"):
+for _part in ("bugs", "second_bugs", "third_bugs", "healthy"):
     for _module in iter_modules([str(FOLDER / _part)]):
         import_module(f"{__name__}.{_part}.{_module.name}")
 
