@@ -12,6 +12,8 @@ from addnorm.doctor.report import Finding
 from addnorm.doctor.rule_context import RuleContext
 from addnorm.doctor.rules.base import rule
 
+ZERO_AT_ZERO = frozenset({"relu", "gelu", "silu", "tanh", "elu", "leaky_relu", "relu6", "mish"})
+"""Activations that return 0 for 0, so that a zero matrix before them closes the one after."""
 MIN_MATRICES = 2
 """Matrices of a branch, in series, that must be constant. One may be zero on purpose."""
 
@@ -58,7 +60,7 @@ def constant_weights(context: RuleContext) -> Iterator[Finding]:
 
 @rule("zero_factors")
 def zero_factors(context: RuleContext) -> Iterator[Finding]:
-    """Report two zero matrices in series, such as both factors of LoRA.
+    """Report two zero matrices in series, such as both factors of LoRA, or around an activation.
 
     Each of them multiplies the gradient of the other by zero. One zero factor is healthy.
     """
@@ -86,6 +88,8 @@ def _iter_zero_pairs(context: RuleContext) -> Iterator[tuple[str, str]]:
     for index, name in zeros.items():
         for source in graph[index].inputs:
             before = graph.trace_back(source)[-1][0]
+            while graph[before].op in ZERO_AT_ZERO and len(graph[before].inputs) == 1:
+                before = graph.trace_back(graph[before].inputs[0])[-1][0]
             if before in zeros and not _has_bias(context, before):
                 yield zeros[before], name
 

@@ -22,7 +22,9 @@ from addnorm.doctor.rule_context import RuleContext
 from addnorm.doctor.rules.base import rule
 from addnorm.doctor.rules.probing.option_values import alternative_values, is_known_name
 from addnorm.doctor.trace.recorder import GraphRecorder
+from addnorm.doctor.trace.recording import Recording
 from addnorm.doctor.trace.state_guard import preserve_model_state
+from addnorm.doctor.trace.tensors import iter_tensors
 
 MIN_TRIED_NAMES = 3
 """Names of a known kind, such as activations, that must build the same network for a warning."""
@@ -95,6 +97,8 @@ class _Fingerprint:
     """Shape, sum and standard deviation of the initial weights."""
     read_weights: frozenset[str]
     """Weights that some operation reads."""
+    outputs: tuple[tuple[float, ...] | None, ...]
+    """Sums of the outputs in both modes; masks and other constants show in them only."""
 
 
 def _skips_a_count(context: RuleContext, name: str, *, value: Any, base: _Fingerprint) -> bool:
@@ -130,7 +134,7 @@ def _is_same_network(one: _Fingerprint, other: _Fingerprint) -> bool:
     if one.graphs != other.graphs or one.read_weights != other.read_weights:
         return False
     if one.weights.keys() == other.weights.keys():
-        return one.weights == other.weights
+        return one.weights == other.weights and one.outputs == other.outputs
     return all(
         _has_same_distribution(one.weights[name], other.weights[name]) for name in one.read_weights
     )
@@ -158,15 +162,23 @@ def _fingerprint(context: RuleContext, options: dict[str, Any]) -> _Fingerprint 
             model = context.build(**options)
         except Exception:  # a value that the builder rejects has an effect
             return None
-        graphs = [_trace_graph(context, model, training=training) for training in (False, True)]
-    if graphs == [None, None]:
+        runs = [_record(context, model, training=training) for training in (False, True)]
+    if runs == [None, None]:
         return None
+    graphs = [None if run is None else run.graph for run in runs]
+    outputs = tuple(None if run is None else _sum_outputs(run.output) for run in runs)
     weights = {name: _describe_weight(weight) for name, weight in model.named_parameters()}
     read = frozenset(
         o.name for graph in graphs for node in graph or () for o in node.operands if o.name
     )
     prints = tuple(None if graph is None else _graph_fingerprint(graph) for graph in graphs)
-    return _Fingerprint(prints, weights, read & weights.keys())
+    return _Fingerprint(prints, weights, read & weights.keys(), outputs)
+
+
+def _sum_outputs(output: Any) -> tuple[float, ...]:
+    numbers = [t.detach() for t in iter_tensors(output) if t.is_floating_point()]
+    numbers = [t.to_dense() if t.is_sparse else t for t in numbers]
+    return tuple(float(t.double().nan_to_num().sum()) for t in numbers)
 
 
 def _describe_weight(weight: Tensor) -> tuple[tuple[int, ...], float, float]:
@@ -174,17 +186,16 @@ def _describe_weight(weight: Tensor) -> tuple[tuple[int, ...], float, float]:
     return tuple(weight.shape), float(values.sum()), float(values.std(correction=0))
 
 
-def _trace_graph(context: RuleContext, model: nn.Module, *, training: bool) -> Graph | None:
+def _record(context: RuleContext, model: nn.Module, *, training: bool) -> Recording | None:
     """Trace the model in one mode; None if it does not run."""
     torch.manual_seed(0)
     try:
         with preserve_model_state(model) as guard, torch.no_grad():
             set_train_mode(model, training)
             recorder = GraphRecorder(model, guard, skip_dropout=False)
-            recording = recorder.run(context.trace.args, context.trace.kwargs)
+            return recorder.run(context.trace.args, context.trace.kwargs)
     except Exception:
         return None
-    return recording.graph
 
 
 def _graph_fingerprint(graph: Graph) -> tuple[Any, ...]:

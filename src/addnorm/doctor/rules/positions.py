@@ -33,24 +33,34 @@ def constant_positions(context: RuleContext) -> Iterator[Finding]:
     for node in context.graph:
         if node.op != "add" or not node.active or len(node.shape) != 3 or node.index > first:
             continue
-        rows = _count_rows(context, node)
-        if rows >= node.shape[1] > 1 and not _tells_tokens_apart(context, node.shape[1]):
+        axis = _token_axis(context, node)
+        rows, length = _count_rows(context, node, axis), node.shape[axis]
+        if rows >= length > 1 and not _tells_tokens_apart(context, length):
             yield Finding(
                 "constant_positions", "warning", node.path,
-                f"all {node.shape[1]} tokens read the same row of a table with {rows} rows, so "
+                f"all {length} tokens read the same row of a table with {rows} rows, so "
                 "their order has no effect; index the table by the position in the sequence, as "
                 "table[:length]",
-                {"tokens": node.shape[1], "rows": rows},
+                {"tokens": length, "rows": rows},
             )  # fmt: skip
             return
 
 
-def _count_rows(context: RuleContext, node: Node) -> int:
+def _token_axis(context: RuleContext, node: Node) -> int:
+    """Return the axis of a stream of three axes along which attention looks: 1, or 0 if only that
+    has as many entries as an attention has queries."""
+    counts = {attention.query_count for attention in context.trace.recording.stats.attentions}
+    return 0 if node.shape[0] in counts and node.shape[1] not in counts else 1
+
+
+def _count_rows(context: RuleContext, node: Node, axis: int) -> int:
     """Return the rows of a table of which all tokens get the same one; 0 if there is none."""
-    graph, (_, length, width) = context.graph, node.shape
+    graph, length, width = context.graph, node.shape[axis], node.shape[-1]
     for operand in node.operands:
         shape = graph[operand.node].shape if operand.kind == "node" else operand.shape
-        if not shape or shape[-1] != width or (len(shape) > 1 and shape[-2] == length):
+        if not shape or shape[-1] != width or len(shape) > 3:
+            continue
+        if ((1,) * (3 - len(shape)) + tuple(shape))[axis] == length:
             continue
         if operand.kind == "constant":
             return max((_rows(b.shape, width) for b in _tables(context)), default=0)

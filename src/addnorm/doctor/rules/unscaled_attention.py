@@ -39,6 +39,10 @@ class Scores:
     """Constant factor of the scores; None if something else may bound them."""
     total: float | None = None
     """Constant factor of queries, keys and scores together; None if it is not known."""
+    parts: tuple[float, ...] = ()
+    """Constant factors of queries, keys and scores, if all of them are known."""
+    heads: int = 0
+    """Number of heads; 0 if the scores do not show it."""
 
     @property
     def is_scaled(self) -> bool:
@@ -102,18 +106,22 @@ def _read_scores(context: RuleContext, block: AddAnalysis, attention: Attention)
         operands = tensor_operands(graph[index])
     elif node.op == "scaled_dot_product_attention":
         factor, operands = node.detail.get("scale"), list(node.operands[:2])
+        index = node.index
     else:
         return None  # multi_head_attention_forward always scales
     streams = [o.node for o in operands if o.kind == "node"]
     if len(streams) != 2:
         return None
-    total = factor
+    dim = min(graph[i].shape[-1] for i in streams)
+    is_fused = node.op == "scaled_dot_product_attention"
+    parts = [dim**-0.5 if is_fused and factor is None else factor]
     for stream in dict.fromkeys(streams):
         if _is_scaled_stream(context, block, stream):
             factor = None
-        constant = _stream_factor(graph, stream)
-        total = None if total is None or constant is None else total * constant
-    dim = min(graph[i].shape[-1] for i in streams)
+        parts.append(_stream_factor(graph, stream))
+    known = [part for part in parts if part is not None]
+    total = math.prod(known) if len(known) == len(parts) else None
+    shape = graph[streams[0] if is_fused else index].shape
     if node.op == "softmax":
         axes = [find_operand_axes(graph, index, position=i) for i in range(2)]
         sizes = [
@@ -122,7 +130,11 @@ def _read_scores(context: RuleContext, block: AddAnalysis, attention: Attention)
             if a
         ]
         dim = min(sizes, default=dim)
-    return Scores(block, attention, dim, factor, total)
+    return Scores(
+        block, attention, dim, factor, total,
+        parts=tuple(known) if total is not None else (),
+        heads=shape[-3] if len(shape) > 3 else 0,
+    )  # fmt: skip
 
 
 def _stream_factor(graph: Graph, index: int) -> float | None:
@@ -228,6 +240,7 @@ def _is_scaled_by_init(context: RuleContext, scores: Scores) -> bool:
     """Return whether the initial query and key weights are smaller than those of the values.
 
     With d features, 1 / sqrt(d) may be part of either matrix or of both; halfway there suffices.
+    Queries that start smaller than keys by most of that factor show it as well.
     """
     deviations: dict[str, float] = {}
     for name, role in find_weight_roles(context.analysis, scores.block).items():
@@ -249,4 +262,4 @@ def _is_smaller(deviations: list[float], dim: int) -> bool:
     query, key, value = deviations
     if any(map(math.isnan, deviations)) or not value:
         return True
-    return query * key < value**2 * dim**-0.25
+    return query * key < value**2 * dim**-0.25 or query < key * dim**-0.375

@@ -27,10 +27,14 @@ def wrong_softmax_axis(context: RuleContext) -> Iterator[Finding]:
     Silent if the weights are divided by a sum afterwards, as in slot attention, or transposed.
     """
     graph = context.graph
-    wrong, joint = [], []
+    wrong, joint, single = [], [], []
     for node in graph:
         dim = node.detail.get("dim")
-        if node.op != "softmax" or not isinstance(dim, int) or not _is_scores(graph, node):
+        if node.op != "softmax" or not isinstance(dim, int):
+            continue
+        if _is_of_one_column(context, node, dim):
+            single.append(node)
+        if not _is_scores(graph, node):
             continue
         summed = _find_summed_axes(graph, node)
         if summed and dim % len(node.shape) not in summed:
@@ -54,6 +58,30 @@ def wrong_softmax_axis(context: RuleContext) -> Iterator[Finding]:
             "apply the softmax to the axis of keys only",
             {"shape": joint[0].shape, "attentions": len(joint)},
         )  # fmt: skip
+    if single:
+        yield Finding(
+            "wrong_softmax_axis", "error", single[0].path,
+            "the softmax runs over the one number that a matrix with one column gives each token, "
+            "so all weights are 1 and the matrix does not learn; normalize over the tokens, as "
+            "softmax(dim=1)",
+            {"shape": single[0].shape, "softmaxes": len(single)},
+        )  # fmt: skip
+
+
+def _is_of_one_column(context: RuleContext, node: Node, dim: int) -> bool:
+    """Return whether a softmax normalizes the single output feature of a matrix."""
+    graph, axis = context.graph, dim % max(len(node.shape), 1)
+    if len(node.shape) < 2 or node.shape[axis] != 1 or axis != len(node.shape) - 1:
+        return False
+    for _ in range(8):
+        if not node.inputs or not (node.op in SAME_AXES | {"softmax", "mul", "div", "add", "sub"}):
+            return False
+        node = graph[node.inputs[0]]
+        names = [n for n in context.weight_names(node.index) if context.weights[n].dim() == 2]
+        if node.op in PRODUCT | {"linear"} and names:
+            shape = context.weights[names[0]].shape
+            return shape[0 if node.op == "linear" else -1] == 1 and node.shape[-1] == 1
+    return False
 
 
 def _is_scores(graph: Graph, node: Node) -> bool:
