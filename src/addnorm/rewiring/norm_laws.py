@@ -18,15 +18,17 @@ from torch import Tensor, nn
 
 from addnorm.core.calls import Call
 from addnorm.core.errors import UserError
+from addnorm.doctor.analysis.norms import is_query_key
 from addnorm.doctor.model_trace import CallArguments, trace_model
 from addnorm.doctor.trace.errors import USER_CODE_ERRORS
 from addnorm.norms.base import Norm, make_norm
 from addnorm.norms.statistics import EpsMode
 from addnorm.rewiring.batches import Batch, find_dtype
+from addnorm.rewiring.tracing.precision import CastWatcher
 
 FEATURE_NORMS = ("layer", "rms")
 TOLERANCE = 1e-9
-FLOAT32_TOLERANCE = 3e-6
+FLOAT32_TOLERANCE = 1e-5
 """Of a module that computes in float32 whatever its input is."""
 
 
@@ -80,6 +82,8 @@ class NormSite:
     law: NormLaw
     before: str = ""
     """Kind of the norm in the original, if its law has been simplified since."""
+    is_query_key: bool = False
+    """Whether it normalizes queries or keys, not the stream."""
 
     @property
     def kind(self) -> str:
@@ -124,8 +128,10 @@ def _match_law(call: "object", x: Tensor) -> NormLaw | None:
     bias = call(torch.zeros_like(x[:1]))[0]
     shifted = call(x + 5.0) - call(x)
     kind: Literal["layer", "rms"] = "layer" if float(shifted.abs().max()) < 1e-4 else "rms"
-    # Far from zero in every feature, and so large that eps does not matter.
-    large = torch.where(x.abs() < 0.2, 0.2 + x.abs(), x)[:1] * 1e10
+    # Far from zero in every feature, also without the mean, and so large that eps does not matter.
+    signs = torch.ones_like(x[:1])
+    signs[:, ::2] = -1.0
+    large = signs * (1.0 + 0.1 * x[:1].abs()) * 1e10
     if kind == "layer":
         large = large - large.mean()
     gain = ((call(large)[0] - bias) / (large / large.square().mean().sqrt())[0]).clone()
@@ -141,9 +147,8 @@ def _match_law(call: "object", x: Tensor) -> NormLaw | None:
         eps["inside"].append(ratio**2 - mean_square)
         eps["outside"].append(ratio - mean_square**0.5)
     for mode in ("inside", "outside"):
-        second = eps[mode][1]
-        value = float(f"{max(second, 0.0):.4g}")
-        for candidate in (value, max(second, 0.0)):
+        second = max(eps[mode][1], 0.0)
+        for candidate in (float(f"{second:.2g}"), float(f"{second:.4g}"), second):
             law = NormLaw(kind, gain, bias, candidate, mode)
             if _fits(law, call, x):
                 return law
@@ -153,9 +158,11 @@ def _match_law(call: "object", x: Tensor) -> NormLaw | None:
 def _fits(law: NormLaw, call: "object", x: Tensor) -> bool:
     assert callable(call)
     tests = [x, 1e-3 * x, 1e3 * x + 7, torch.cat((x[1:], x[:1])) * 0.1 - 1]
-    differences = [float((law(test) - call(test)).abs().max()) for test in tests]
-    is_double = bool((call(x).float().double() != call(x)).any())
-    tolerance = TOLERANCE if is_double else FLOAT32_TOLERANCE
+    with CastWatcher() as watcher:
+        outputs = [call(test) for test in tests]
+    pairs = zip(tests, outputs, strict=True)
+    differences = [float((law(test) - output).abs().max()) for test, output in pairs]
+    tolerance = FLOAT32_TOLERANCE if watcher.has_casts else TOLERANCE
     return max(differences) <= tolerance * max(1.0, float(law.gain.abs().max()))
 
 
@@ -177,13 +184,13 @@ def find_norm_sites(
     with trace_model(model, CallArguments(args, kwargs), backward=False) as trace:
         graph = trace.analysis.graph
         uses = [
-            (norm.path, norm.kind, graph[norm.source].shape, norm.axes)
+            (norm.path, norm.kind, graph[norm.source].shape, norm.axes, is_query_key(graph, norm))
             for norm in sorted(trace.analysis.norms.values(), key=lambda each: each.node)
             if norm.kind in kinds
         ]
         counts = trace.recording.call_counts
     sites: dict[str, NormSite] = {}
-    for path, kind, shape, axes in uses:
+    for path, kind, shape, axes, is_own in uses:
         if path in sites:
             raise UserError(
                 f"{path}: expected one use of a norm, got several in one forward; give every site "
@@ -200,7 +207,7 @@ def find_norm_sites(
             )
         if counts.get(path, 1) > 1:
             raise _shared_error(path, f"{counts[path]} calls in one forward")
-        sites[path] = NormSite(path, law)
+        sites[path] = NormSite(path, law, is_query_key=is_own)
     return list(sites.values())
 
 

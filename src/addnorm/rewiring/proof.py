@@ -2,16 +2,15 @@
 
 import copy
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from addnorm.core.errors import UserError
 from addnorm.doctor.trace.errors import USER_CODE_ERRORS
 from addnorm.rewiring.batches import Batch, vary_batches
 from addnorm.rewiring.losses import evaluation, list_outputs
+from addnorm.rewiring.tracing.precision import CastWatcher
 
 EXACT_TOLERANCE = 1e-9
 """Largest difference in float64, relative to the largest output, of the same function."""
@@ -57,7 +56,7 @@ def prove(original: nn.Module, result: nn.Module, batches: list[Batch]) -> Proof
     with evaluation(double, other):
         for index, batch in enumerate([*batches, *vary_batches(batches)]):
             try:
-                with _CastWatcher() as watcher:
+                with CastWatcher() as watcher:
                     expected = list_outputs(batch.call(double))
             except USER_CODE_ERRORS:
                 if index < len(batches):
@@ -95,23 +94,6 @@ def compare_outputs(expected: list[Tensor], got: list[Tensor]) -> tuple[float, f
             error = max(error, float(difference))
             scale = max(scale, float(theirs[finite].abs().max()))
     return error, scale
-
-
-class _CastWatcher(TorchDispatchMode):
-    """Notices operations that leave float64."""
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.has_casts = False
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
-        out = func(*args, **(kwargs or {}))
-        if isinstance(out, Tensor) and out.dtype in (torch.float32, torch.bfloat16, torch.float16):
-            reads = [each for each in args if isinstance(each, Tensor)]
-            self.has_casts |= any(each.dtype == torch.float64 and each.ndim for each in reads)
-        return out
 
 
 def rounding_error(original: nn.Module, result: nn.Module, batches: list[Batch]) -> float:

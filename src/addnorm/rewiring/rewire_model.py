@@ -20,7 +20,7 @@ from addnorm.rewiring.core_models import get_core, require_core, with_core
 from addnorm.rewiring.fitting import refine
 from addnorm.rewiring.hf_models import RewiredHFModel
 from addnorm.rewiring.losses import Losses, LossFunction, evaluation
-from addnorm.rewiring.norm_change import change_norms
+from addnorm.rewiring.changes.norm import change_norms
 from addnorm.rewiring.proof import Proof, prove, rounding_error, to_double
 from addnorm.rewiring.report import GRADES, Change, Grade, RewireReport, worst_grade
 from addnorm.rewiring.tensor_changes import compare_tensors

@@ -59,7 +59,8 @@ def fold_gains(
         for reader in readers:
             _fold(model.get_submodule(reader.path), reader, site)
         ones, zeros = torch.ones_like(site.law.gain), torch.zeros_like(site.law.bias)
-        result.append(NormSite(site.path, replace(site.law, gain=ones, bias=zeros), site.kind))
+        law = replace(site.law, gain=ones, bias=zeros)
+        result.append(replace(site, law=law, before=site.kind))
     return result, reasons
 
 

@@ -156,11 +156,11 @@ def apply_centering(model: nn.Module, plan: CenteringPlan) -> list[str]:
 
     Gains per feature behind a writer are moved into it first, and are 1 afterwards.
     """
-    for name, paths in plan.untied.items():
-        _untie(model, name, paths)
+    copies = {name: _untie(model, name, paths) for name, paths in plan.untied.items()}
     changed, gains = [], set()
     for writer in sorted(plan.writers, key=str):
-        weight = _get_tensor(model, writer.name)
+        weight = copies.get(writer.name)
+        weight = _get_tensor(model, writer.name) if weight is None else weight
         data = weight.data
         for scale in writer.scales:
             gain = _get_tensor(model, scale).data.flatten()
@@ -188,8 +188,17 @@ def _get_tensor(model: nn.Module, name: str) -> Tensor:
     return tensor
 
 
-def _untie(model: nn.Module, name: str, paths: tuple[str, ...]) -> None:
-    """Give the modules at some paths a common copy of a weight."""
+def describe_ties(plan: CenteringPlan) -> list[str]:
+    """Return a note for each weight that modules no longer share."""
+    return [
+        f"{name} was tied; {' and '.join(paths)} {'has' if len(paths) == 1 else 'have'} a centered "
+        "copy now, the other modules keep the old one"
+        for name, paths in plan.untied.items()
+    ]
+
+
+def _untie(model: nn.Module, name: str, paths: tuple[str, ...]) -> nn.Parameter:
+    """Give the modules at some paths a common copy of a weight, and return it."""
     tied = _get_tensor(model, name)
     own = nn.Parameter(tied.data.clone(), requires_grad=tied.requires_grad)
     for path in paths:
@@ -197,3 +206,4 @@ def _untie(model: nn.Module, name: str, paths: tuple[str, ...]) -> None:
         for attribute, weight in list(module._parameters.items()):
             if weight is tied:
                 setattr(module, attribute, own)
+    return own

@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-from collections import Counter
 from typing import Any
 
 import torch
@@ -21,7 +20,12 @@ from addnorm.rewiring.checks import find_shared_norms
 from addnorm.rewiring.core_models import get_core, get_state, inner_prefix, rebuild, with_core
 from addnorm.rewiring.norm_laws import NormSite, find_norm_sites
 from addnorm.rewiring.report import Change
-from addnorm.rewiring.tracing.centering import CenteringPlan, apply_centering, plan_centering
+from addnorm.rewiring.tracing.centering import (
+    CenteringPlan,
+    apply_centering,
+    describe_ties,
+    plan_centering,
+)
 from addnorm.stacks.stack import Stack
 
 SQUASHING = ("dyt", "derf")
@@ -82,13 +86,13 @@ def change_norms(
     elif plan.writers:
         apply_centering(module, plan)
         targets = [_centered_site(site, plan) for site in targets]
-        notes.append("writers of the stream were centered first")
+        notes += ["writers of the stream were centered first", *describe_ties(plan)]
     reasons = {
         site.path: folded.get(site.path, plan.refused.get(site.path, "")) for site in targets
     }
     for site in targets:
         changes += replace_norms(
-            module, [site], calls[site.path], batches, fit=fit, reasons=reasons
+            module, [site], calls[site.path], batches, fit=fit, reasons=reasons, order=sites
         )
     _disable_fast_paths(module)
     _record_arrangement(module, calls)
@@ -105,14 +109,17 @@ def _find_sites(module: nn.Module, batch: Batch, call: Call) -> list[NormSite]:
     if call.name == "rms":
         found = _find_all_sites(module, batch)
     else:
-        kinds = ("layer",) if call.name == "constant_std" else ("layer", "rms")
-        found = find_norm_sites(module, batch, kinds)
+        found = find_norm_sites(module, batch, ("layer", "rms"))
     core = get_core(module)
     if core is not None:
         found = [site for site in found if ".qk_norm." not in f".{site.path}."]
-    elif call.name != "rms":
-        width = Counter(site.dim for site in found).most_common(1)[0][0] if found else 0
-        found = [site for site in found if site.dim == width]
+    elif call.name != "rms":  # a centered LayerNorm of queries is an RMSNorm, too
+        found = [site for site in found if not site.is_query_key]
+    if not found:
+        raise UserError(
+            f"norm: expected a model with LayerNorm or RMSNorm, got {type(module).__name__} without "
+            "any of them"
+        )
     shared = find_shared_norms(module, [site.path for site in found])
     if shared is not None:
         raise UserError(
@@ -208,7 +215,8 @@ def _centered_site(site: NormSite, plan: CenteringPlan) -> NormSite:
     """Return a site whose norm need not subtract the mean any more."""
     if site.path not in {each.path for each in plan.exact}:
         return site
-    return NormSite(site.path, dataclasses.replace(site.law, kind="rms"), site.kind)
+    law = dataclasses.replace(site.law, kind="rms")
+    return dataclasses.replace(site, law=law, before=site.kind)
 
 
 def _disable_fast_paths(module: nn.Module) -> None:
