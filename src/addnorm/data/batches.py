@@ -29,6 +29,7 @@ from addnorm.core.seeds import derive_seed
 from addnorm.data.corpus import CONTINUES, Corpus, Record, parse_records
 from addnorm.data.tokenizer import PAD, Tokenizer
 from addnorm.kernels.cross_entropy import IGNORE_INDEX
+from addnorm.kernels.host_copies import to_device
 
 POOL_BYTES = 8 << 20
 """Bytes of a corpus in memory at a time; pools are shuffled, and so are the rows of each pool."""
@@ -76,8 +77,10 @@ class Batch:
         return replace(self, inputs=inputs, targets=targets)
 
     def to(self, device: torch.device) -> "Batch":
-        """Return the batch on a device."""
-        return replace(self, inputs=self.inputs.to(device), targets=self.targets.to(device))
+        """Return the batch on a device; the host's copies are remembered."""
+        return replace(
+            self, inputs=to_device(self.inputs, device), targets=to_device(self.targets, device)
+        )
 
 
 @dataclass(frozen=True)

@@ -40,7 +40,12 @@ class RowLosses(NamedTuple):
 
 
 def cross_entropy_rows(
-    logits: Tensor, targets: Tensor, *, smoothing: float = 0.0, requires_grad: bool = True
+    logits: Tensor,
+    targets: Tensor,
+    *,
+    smoothing: float = 0.0,
+    requires_grad: bool = True,
+    valid: Tensor | None = None,
 ) -> RowLosses:
     """Return the losses of all rows, and the gradient of the logits if required.
 
@@ -49,11 +54,12 @@ def cross_entropy_rows(
         targets: (rows) class indices
         smoothing: label smoothing
         requires_grad: whether to compute the gradient
+        valid: (rows) boolean, False at rows that count as 0; None if all count
     """
     targets = targets.long()
     target = targets[:, None]
-    if not _can_use_native(logits, targets):
-        return _reference_rows(logits, target, smoothing, requires_grad)
+    if valid is not None or not _can_use_native(logits, targets):
+        return _reference_rows(logits, target, smoothing, requires_grad, valid)
     target_logits = logits.gather(1, target)[:, 0]  # raises if a target is not a class
     lse, mean, max_logit = _row_statistics(
         logits, targets.contiguous() if requires_grad else None, smoothing
@@ -101,18 +107,27 @@ def _row_statistics(
 
 
 def _reference_rows(
-    logits: Tensor, target: Tensor, smoothing: float, requires_grad: bool
+    logits: Tensor, target: Tensor, smoothing: float, requires_grad: bool, valid: Tensor | None
 ) -> RowLosses:
     # log p = logit - lse, and lse follows from the most likely class, whose p is far from 0. That
     # needs fewer passes over the logits than log_softmax and softmax.
     p, target_logits = logits.softmax(-1), logits.gather(1, target)
     highest, likeliest = logits.max(-1, keepdim=True)
     lse = highest - p.gather(1, likeliest).log()
-    smoothing_nll = lse.sum() - logits.sum() / logits.shape[1] if smoothing else lse.new_zeros(())
+    correct, nll = (target_logits >= highest) & lse.isfinite(), lse - target_logits
+    smoothing_nll = lse.new_zeros(())
+    if valid is not None:
+        is_ignored = ~valid[:, None]
+        correct, nll = correct & ~is_ignored, nll.masked_fill(is_ignored, 0.0)
+        if smoothing:
+            uniform = lse - logits.mean(-1, keepdim=True)
+            smoothing_nll = uniform.masked_fill(is_ignored, 0.0).sum()
+    elif smoothing:
+        smoothing_nll = lse.sum() - logits.sum() / logits.shape[1]
     if requires_grad:
         if smoothing:
             p.sub_(smoothing / logits.shape[1])
         p.scatter_add_(1, target, p.new_full(target.shape, smoothing - 1))
-    correct = ((target_logits >= highest) & lse.isfinite()).sum()
-    nll = (lse - target_logits).sum()
-    return RowLosses(nll, smoothing_nll, correct, p if requires_grad else None)
+        if valid is not None:
+            p.masked_fill_(~valid[:, None], 0.0)
+    return RowLosses(nll.sum(), smoothing_nll, correct.sum(), p if requires_grad else None)

@@ -9,11 +9,18 @@ processes, so each process scales its sum by `world.size / number of target toke
 is the gradient of the loss above. The step therefore depends neither on the number of processes nor
 on how the tokens are divided into accumulated batches, except for rounding.
 
+Waiting for a device. Loss and gradient norm stay on the device as `StepMetrics`; the trainer reads
+them when it needs them, because reading makes the host wait until the device has caught up.
+
 Random numbers: the generators are seeded at every step, from the seed of the run, the step and the
 rank. A resumed run draws the same dropout masks, and no checkpoint stores a generator's state.
 """
 
+import math
 from contextlib import nullcontext
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -22,6 +29,7 @@ from addnorm.core.seeds import derive_seed
 from addnorm.data.batches import Batch
 from addnorm.kernels.device_dtypes import widest_float
 from addnorm.measure import Nonfinite, first_nonfinite
+from addnorm.measure.sharded_norms import is_sharded
 from addnorm.measure.sites import unwrap_model
 from addnorm.tasks import LossMeans
 from addnorm.train.distributed import no_sync
@@ -29,8 +37,56 @@ from addnorm.train.session import Session
 from addnorm.train.validation import autocast_context
 
 
-def forward_backward(session: Session, batches: list[Batch], step: int) -> LossMeans:
-    """Compute the gradients of one step, and return the loss and accuracy over all processes."""
+@dataclass
+class StepMetrics:
+    """Loss and gradient norm of a step, on the device until they are read."""
+
+    step: int
+    batches: list[Batch]
+    values: Tensor
+    """(4,) sums of nll, correct and count over all processes, and the norm before clipping."""
+
+    @cached_property
+    def _numbers(self) -> list[float]:
+        numbers: list[float] = self.values.tolist()
+        return numbers
+
+    @property
+    def loss(self) -> float:
+        """Mean loss; reading it waits for the device."""
+        return LossMeans(*self._numbers[:3]).loss
+
+    @property
+    def gradient_norm(self) -> float:
+        """Norm of the gradients before clipping; reading it waits for the device."""
+        return self._numbers[3]
+
+    @property
+    def finite_loss(self) -> float:
+        """The loss; NaN if it or the gradient norm is not finite."""
+        is_finite = math.isfinite(self.loss) and math.isfinite(self.gradient_norm)
+        return self.loss if is_finite else math.nan
+
+    def nonfinite(self) -> Tensor:
+        """Return 1.0 on the device if a value is not finite, else 0.0."""
+        return (~self.values.isfinite().all()).float()
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens that throughput counts."""
+        return sum(batch.tokens for batch in self.batches)
+
+
+def clip_gradients(weights: list[nn.Parameter], max_norm: float | None) -> Tensor:
+    """Clip the gradients to a norm, if one is given; return the norm before, on the device."""
+    norm = nn.utils.clip_grad_norm_(weights, math.inf if max_norm is None else max_norm)
+    gathered: Any = norm  # a DTensor, if the weights are sharded
+    total: Tensor = gathered.full_tensor() if is_sharded(norm) else norm
+    return total
+
+
+def forward_backward(session: Session, batches: list[Batch], step: int) -> Tensor:
+    """Compute the gradients of one step; return sums of nll, correct and count over processes."""
     world = session.world
     _seed_generators(session, step)
     session.optimizer.zero_grad()
@@ -42,7 +98,7 @@ def forward_backward(session: Session, batches: list[Batch], step: int) -> LossM
             loss, sums = _forward_loss(session, batch, session.objective)
             (loss * (world.size / num_targets)).backward()
         totals += sums
-    return LossMeans(*world.all_reduce(totals).tolist())
+    return world.all_reduce(totals)
 
 
 def locate_nonfinite(session: Session, batches: list[Batch], step: int) -> Nonfinite | None:

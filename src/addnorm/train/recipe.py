@@ -110,7 +110,10 @@ class Recipe(BaseModel):
     """Decay of a moving average of the weights, which is then evaluated; 0 disables it."""
 
     dtype: Literal["float32", "bfloat16"] = "float32"
-    """bfloat16 computes under autocast; weights stay float32."""
+    """Dtype of the arithmetic; bfloat16 computes under autocast."""
+    master_weights: bool = True
+    """Whether weights and optimizer state stay float32 with dtype=bfloat16; False halves their
+    memory and loses small updates."""
     stream: Literal["float32", "bfloat16"] = "float32"
     """Dtype of the residual stream; bfloat16 halves memory and loses precision in deep stacks."""
     compile: bool = False
@@ -215,6 +218,10 @@ class Recipe(BaseModel):
             raise ValueError(
                 f"dtype: expected {self.stream}, as stream, got {self.dtype}; the stream cannot be "
                 "less precise than the sub-layers that add to it"
+            )
+        if not self.master_weights and self.dtype == "float32":
+            raise ValueError(
+                "master_weights: expected True with dtype=float32, got False; set dtype=bfloat16"
             )
         if self.qk_clip is not None and (self.compile or self.parallel == "fsdp"):
             raise ValueError(

@@ -121,6 +121,8 @@ def build_session(
         if recipe.start is None
         else _load_start(recipe, folder, tokenizer)
     ).to(world.device)
+    if not recipe.master_weights:
+        model = model.to(torch.bfloat16)
     facts = _collect_facts(recipe, corpus, tokenizer, model)
     for stack in model.stacks:
         stack.recompute, stack.packed = recipe.recompute, True
@@ -136,7 +138,8 @@ def build_session(
     )
     ema = EMA(model, recipe.ema) if recipe.ema else None
     if recipe.compile:
-        objective.compile(dynamic=True)
+        # Hooks of FSDP break the graph; without them one graph serves all batches.
+        objective.compile(dynamic=True, fullgraph=recipe.parallel != "fsdp")
     if world.size > 1 and recipe.parallel == "ddp":
         objective = wrap_ddp(objective, world)
     schedule = schedules.make(recipe.schedule)

@@ -45,7 +45,10 @@ def validate(session: Session, batches: BatchIterator) -> LossMeans:
 
 
 def autocast_context(recipe: Recipe, world: World) -> AbstractContextManager[Any]:
-    """Return the context in which the model is called: autocast if the recipe has `bfloat16`."""
-    if recipe.dtype == "float32":
+    """Return the context in which the model is called.
+
+    Autocast if the recipe has `bfloat16`, unless the weights have this dtype themselves.
+    """
+    if recipe.dtype == "float32" or not recipe.master_weights:
         return nullcontext()
     return torch.autocast(world.device.type, dtype=torch.bfloat16)

@@ -78,10 +78,24 @@ class Optimizer:
                 group["lr"] = lr * group.get("lr_factor", 1.0)
         return lr
 
-    def step(self) -> None:
-        """Update the parameters."""
+    def step(self, *, skip: torch.Tensor | None = None) -> None:
+        """Update the parameters.
+
+        Args:
+            skip: 1.0 on the device to leave parameters and state as they are, without waiting for
+                the value; only if `can_skip`
+        """
         for part in self.optimizers:
+            part.found_inf = skip  # type: ignore[attr-defined]  # as torch.amp.GradScaler does
             part.step()
+
+    @property
+    def can_skip(self) -> bool:
+        """Whether a step can be skipped by a value that only the device knows."""
+        return all(
+            isinstance(part, torch.optim.Adam) and part.defaults.get("fused")
+            for part in self.optimizers
+        )
 
     @property
     def has_state(self) -> bool:
