@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import numpy as np
-from scipy.special import softmax
+import torch
+from scipy.special import log_softmax, softmax
 from sklearn.base import ClassifierMixin
 from sklearn.utils import compute_sample_weight
 from sklearn.utils.multiclass import check_classification_targets
@@ -12,16 +13,18 @@ from sklearn.utils.validation import column_or_1d, validate_data
 from typing_extensions import Self
 
 from addnorm.core.errors import UserError, unknown_name_message
-from addnorm.models.tabular import TableBatch
+from addnorm.models.tabular import TableBatch, TableModel
+from addnorm.tabular.dataset import FitData
 from addnorm.tabular.estimator import TabularTransformer
 from addnorm.tabular.inspection.calibration import (
     MIN_CALIBRATION_ROWS,
     Reliability,
     fit_temperature,
 )
-from addnorm.tabular.training.loop import WeightedBatch
+from addnorm.tabular.training.loop import predict
 from addnorm.tabular.training.targets import ClassTarget, comparable_type, reject_missing_targets
 from addnorm.tabular.training.torch_context import rollback_on_error
+from addnorm.tabular.validation import ValidationRows, parse_eval_set
 
 CALIBRATIONS = ("temperature", "none")
 
@@ -84,6 +87,16 @@ class TabularTransformerClassifier(ClassifierMixin, TabularTransformer):
         distinct rows.
     validation_fraction : float, default=0.1
         Fraction of the rows held out for validation.
+    validation_split : float, array-like, splitter or None, default=None
+        Validation rows: a fraction instead of `validation_fraction`, the indices or a mask of the
+        rows, or a splitter of scikit-learn such as `TimeSeriesSplit`, whose first split is used.
+        `fit` also takes `X_val` and `y_val`, and `groups` to hold out whole groups.
+    refit : bool, default=False
+        Whether to train again on all rows, for as many epochs as were best on the validation rows.
+    bagging : int, splitter or None, default=None
+        Number of folds, or a splitter such as `GroupKFold`. One network is trained for each fold,
+        with the fold as its validation rows, and the predictions are averaged. The encoding of the
+        columns is computed from all rows.
     max_seconds : float or None, default=None
         Time limit of training in seconds; the learning rate decays fully within it.
     column_types : dict or None, default=None
@@ -94,9 +107,10 @@ class TabularTransformerClassifier(ClassifierMixin, TabularTransformer):
     calibration : {"temperature", "none"}, default="temperature"
         Calibration of the probabilities. "temperature" fits one temperature on the validation rows
         if there are at least 100 of them.
-    importance : {"auto", "rollout", "permutation"}, default="auto"
-        Method of `feature_importances_`; "auto" uses attention rollout if the model attends to all
-        columns, else permutation.
+    importance : {"permutation", "rollout", "auto"}, default="permutation"
+        Method of `feature_importances_`: the increase of the loss on validation rows when a column
+        is shuffled, or attention rollout, which shows where "ft_transformer" and "saint" attend but
+        not what matters for the target. "auto" is "permutation".
     precision : {"float32", "bfloat16"}, default="float32"
         Precision of training.
     device : str, default="auto"
@@ -116,8 +130,12 @@ class TabularTransformerClassifier(ClassifierMixin, TabularTransformer):
         Class labels.
     temperature_ : float
         Temperature that divides the logits.
+    oof_proba_ : ndarray of shape (n_samples, n_classes)
+        Out-of-fold probabilities with bagging; NaN for rows that no network is validated on.
     feature_importances_ : ndarray of shape (n_features_in_,)
-        Importance of each column; they sum to 1.
+        Importance of each column; they sum to 1. Computed when it is first read.
+    importances_ : Importances
+        Their means and standard deviations before scaling, once they have been computed.
     history_ : list of dict
         Training loss, validation loss, learning rate and elapsed seconds of every epoch.
     encoder_ : TableEncoder
@@ -173,11 +191,14 @@ class TabularTransformerClassifier(ClassifierMixin, TabularTransformer):
         patience: int = 8,
         early_stopping: bool | str = "auto",
         validation_fraction: float = 0.1,
+        validation_split: Any = None,
+        refit: bool = False,
+        bagging: Any = None,
         max_seconds: float | None = None,
         column_types: Mapping[Any, str] | None = None,
         class_weight: Any = None,
         calibration: str = "temperature",
-        importance: str = "auto",
+        importance: str = "permutation",
         precision: str = "float32",
         device: str = "auto",
         n_jobs: int | None = None,
@@ -207,6 +228,9 @@ class TabularTransformerClassifier(ClassifierMixin, TabularTransformer):
         self.patience = patience
         self.early_stopping = early_stopping
         self.validation_fraction = validation_fraction
+        self.validation_split = validation_split
+        self.refit = refit
+        self.bagging = bagging
         self.max_seconds = max_seconds
         self.column_types = column_types
         self.class_weight = class_weight
@@ -220,13 +244,29 @@ class TabularTransformerClassifier(ClassifierMixin, TabularTransformer):
         self.warm_start = warm_start
 
     @rollback_on_error
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+    def fit(
+        self,
+        X: Any,
+        y: Any,
+        sample_weight: Any = None,
+        *,
+        X_val: Any = None,
+        y_val: Any = None,
+        sample_weight_val: Any = None,
+        eval_set: Any = None,
+        groups: Any = None,
+    ) -> Self:
         """Fit the classifier.
 
         Args:
             X: table as pandas, polars or Arrow frame, or as 2-D array
             y: (rows) class labels
             sample_weight: (rows) non-negative weights; rows of weight 0 are ignored
+            X_val: table to choose the best epoch on, instead of rows of X
+            y_val: target of X_val
+            sample_weight_val: weights of X_val
+            eval_set: [(X_val, y_val)], as LightGBM spells it
+            groups: (rows) group of each row; validation rows are whole groups
         """
         if self.calibration not in CALIBRATIONS:
             raise UserError(
@@ -255,8 +295,24 @@ class TabularTransformerClassifier(ClassifierMixin, TabularTransformer):
             )
         self.classes_ = classes
         self.temperature_ = 1.0
-        self._fit(inputs.drop_zero_weights(), codes)
+        X_val, y_val = parse_eval_set(eval_set, X_val, y_val)
+        valid_rows = None if X_val is None else self._check_valid(X_val, y_val, sample_weight_val)
+        self._fit(inputs, codes, labels=y, groups=groups, valid_rows=valid_rows)
         return self
+
+    def _check_valid(self, X: Any, y: Any, weights: Any) -> ValidationRows:
+        """Return checked validation rows with class codes."""
+        reject_missing_targets(y)
+        y = column_or_1d(y)
+        unknown = sorted({each for each in y.tolist()} - set(self.classes_.tolist()), key=str)
+        if unknown:
+            raise UserError(
+                f"y_val: expected classes of y, {self.classes_.tolist()[:20]}, got {unknown[0]!r}"
+            )
+        inputs = self._check_input(X, y, weights, reset=False)
+        inputs = inputs._replace(weights=inputs.weights * self._class_weights(y, inputs.weights))
+        codes = np.searchsorted(self.classes_, y)
+        return ValidationRows(inputs.drop_zero_weights(), codes[inputs.weights > 0])
 
     def _class_weights(self, y: np.ndarray, weights: np.ndarray) -> np.ndarray:
         """Return the class weight of every row; rows of weight 0 do not count for "balanced"."""
@@ -284,6 +340,10 @@ class TabularTransformerClassifier(ClassifierMixin, TabularTransformer):
         """Return class probabilities, (rows, classes), in the order of `classes_`."""
         logits = self._predict_rows(X)
         return self._probabilities(logits)
+
+    def predict_log_proba(self, X: Any) -> np.ndarray:
+        """Return the logarithms of the class probabilities, finite for every class."""
+        return np.asarray(log_softmax(self._predict_rows(X) / self.temperature_, axis=1))
 
     def predict(self, X: Any) -> np.ndarray:
         """Return the most probable class of each row."""
@@ -314,16 +374,26 @@ class TabularTransformerClassifier(ClassifierMixin, TabularTransformer):
     def _strata(self, y: np.ndarray) -> np.ndarray:
         return y
 
-    def _after_fit(self, sample: WeightedBatch, is_held_out: bool) -> None:
+    def _after_fit(self, data: FitData, modules: list[TableModel], positive: np.ndarray) -> None:
+        folds = [fold.valid for fold in data.folds if fold.valid is not None]
         if (
-            is_held_out
+            folds
             and self.calibration == "temperature"
-            and len(sample.weights) >= MIN_CALIBRATION_ROWS
+            and sum(len(fold.weights) for fold in folds) >= MIN_CALIBRATION_ROWS
         ):
-            logits = self._predict_cells(sample.cells)
-            targets, weights = sample.targets.numpy(), sample.weights.numpy()
-            self.temperature_ = fit_temperature(logits, targets, weights)
-        super()._after_fit(sample, is_held_out)
+            logits = [
+                predict(module, fold.cells, data.reference).double().cpu().numpy()
+                for module, fold in zip(modules, folds, strict=True)
+            ]
+            self.temperature_ = fit_temperature(
+                np.concatenate(logits),
+                torch.cat([fold.targets for fold in folds]).numpy(),
+                torch.cat([fold.weights for fold in folds]).numpy(),
+            )
+        super()._after_fit(data, modules, positive)
+
+    def _set_out_of_fold(self, outputs: np.ndarray) -> None:
+        self.oof_proba_ = self._probabilities(outputs)
 
     def _probabilities(self, logits: np.ndarray) -> np.ndarray:
         return softmax(logits / self.temperature_, axis=1)

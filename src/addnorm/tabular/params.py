@@ -16,6 +16,7 @@ from addnorm.models.tabular import MODELS, TableConfig
 from addnorm.tabular.columns.encoder import TableEncoder
 from addnorm.tabular.training.loop import TrainingConfig
 from addnorm.tabular.training.row_groups import UniqueRows, split_holdout
+from addnorm.tabular.validation import validation_fraction
 from addnorm.train.device import count_cores, pick_device
 from addnorm.train.schedules.base import recommended_schedule
 
@@ -111,17 +112,17 @@ def holdout_fractions(estimator: Any, y: np.ndarray, rows: UniqueRows) -> np.nda
     early_stopping = to_python_scalar(estimator.early_stopping)
     if not (isinstance(early_stopping, bool) or early_stopping == "auto"):
         raise UserError(f"early_stopping: expected True, False or 'auto', got {early_stopping!r}")
-    _check_fraction(
-        estimator, "validation_fraction", 0 < _to_float(estimator.validation_fraction) < 1
-    )
+    fraction = validation_fraction(estimator)
+    name = "validation_fraction" if estimator.validation_split is None else "validation_split"
+    _check_fraction(estimator, name, 0 < _to_float(fraction) < 1)
     too_small = rows.num_groups < MIN_HOLDOUT_ROWS
     if early_stopping is False or (early_stopping == "auto" and too_small):
         return np.zeros(len(y))
-    fractions = split_holdout(rows, estimator._strata(y), estimator.validation_fraction)
+    fractions = split_holdout(rows, estimator._strata(y), fraction)
     if early_stopping is True and not fractions.any():
         raise UserError(
-            f"expected enough distinct rows for validation_fraction="
-            f"{estimator.validation_fraction}, got {rows.num_groups}; set early_stopping=False"
+            f"expected enough distinct rows for {name}={fraction}, got {rows.num_groups}; set "
+            "early_stopping=False"
         )
     return fractions
 

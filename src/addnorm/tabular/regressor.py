@@ -1,18 +1,20 @@
 """Transformer regressor for tables."""
 
+import warnings
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import numpy as np
 from sklearn.base import RegressorMixin
-from sklearn.utils.validation import validate_data
+from sklearn.utils.validation import column_or_1d, validate_data
 from typing_extensions import Self
 
-from addnorm.core.errors import UserError
+from addnorm.core.errors import TableWarning, UserError
 from addnorm.models.tabular import TableBatch
 from addnorm.tabular.estimator import TabularTransformer
 from addnorm.tabular.training.targets import NumberTarget, reject_missing_targets
 from addnorm.tabular.training.torch_context import rollback_on_error
+from addnorm.tabular.validation import ValidationRows, parse_eval_set
 
 
 class TabularTransformerRegressor(RegressorMixin, TabularTransformer):
@@ -73,6 +75,16 @@ class TabularTransformerRegressor(RegressorMixin, TabularTransformer):
         distinct rows.
     validation_fraction : float, default=0.1
         Fraction of the rows held out for validation.
+    validation_split : float, array-like, splitter or None, default=None
+        Validation rows: a fraction instead of `validation_fraction`, the indices or a mask of the
+        rows, or a splitter of scikit-learn such as `TimeSeriesSplit`, whose first split is used.
+        `fit` also takes `X_val` and `y_val`, and `groups` to hold out whole groups.
+    refit : bool, default=False
+        Whether to train again on all rows, for as many epochs as were best on the validation rows.
+    bagging : int, splitter or None, default=None
+        Number of folds, or a splitter such as `GroupKFold`. One network is trained for each fold,
+        with the fold as its validation rows, and the predictions are averaged. The encoding of the
+        columns is computed from all rows.
     max_seconds : float or None, default=None
         Time limit of training in seconds; the learning rate decays fully within it.
     column_types : dict or None, default=None
@@ -83,9 +95,10 @@ class TabularTransformerRegressor(RegressorMixin, TabularTransformer):
         lowers the absolute error but biases predictions towards the median. "auto" standardizes,
         and uses quantiles only if there are strong outliers and no single value makes up more than
         half of the rows. Use "standard" to predict means.
-    importance : {"auto", "rollout", "permutation"}, default="auto"
-        Method of `feature_importances_`; "auto" uses attention rollout if the model attends to all
-        columns, else permutation.
+    importance : {"permutation", "rollout", "auto"}, default="permutation"
+        Method of `feature_importances_`: the increase of the loss on validation rows when a column
+        is shuffled, or attention rollout, which shows where "ft_transformer" and "saint" attend but
+        not what matters for the target. "auto" is "permutation".
     precision : {"float32", "bfloat16"}, default="float32"
         Precision of training.
     device : str, default="auto"
@@ -102,7 +115,11 @@ class TabularTransformerRegressor(RegressorMixin, TabularTransformer):
     Attributes
     ----------
     feature_importances_ : ndarray of shape (n_features_in_,)
-        Importance of each column; they sum to 1.
+        Importance of each column; they sum to 1. Computed when it is first read.
+    importances_ : Importances
+        Their means and standard deviations before scaling, once they have been computed.
+    oof_prediction_ : ndarray of shape (n_samples,)
+        Out-of-fold predictions with bagging; NaN for rows that no network is validated on.
     history_ : list of dict
         Training loss, validation loss, learning rate and elapsed seconds of every epoch.
     encoder_ : TableEncoder
@@ -156,10 +173,13 @@ class TabularTransformerRegressor(RegressorMixin, TabularTransformer):
         patience: int = 8,
         early_stopping: bool | str = "auto",
         validation_fraction: float = 0.1,
+        validation_split: Any = None,
+        refit: bool = False,
+        bagging: Any = None,
         max_seconds: float | None = None,
         column_types: Mapping[Any, str] | None = None,
         target_scaling: str = "auto",
-        importance: str = "auto",
+        importance: str = "permutation",
         precision: str = "float32",
         device: str = "auto",
         n_jobs: int | None = None,
@@ -189,6 +209,9 @@ class TabularTransformerRegressor(RegressorMixin, TabularTransformer):
         self.patience = patience
         self.early_stopping = early_stopping
         self.validation_fraction = validation_fraction
+        self.validation_split = validation_split
+        self.refit = refit
+        self.bagging = bagging
         self.max_seconds = max_seconds
         self.column_types = column_types
         self.target_scaling = target_scaling
@@ -201,22 +224,57 @@ class TabularTransformerRegressor(RegressorMixin, TabularTransformer):
         self.warm_start = warm_start
 
     @rollback_on_error
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+    def fit(
+        self,
+        X: Any,
+        y: Any,
+        sample_weight: Any = None,
+        *,
+        X_val: Any = None,
+        y_val: Any = None,
+        sample_weight_val: Any = None,
+        eval_set: Any = None,
+        groups: Any = None,
+    ) -> Self:
         """Fit the regressor.
 
         Args:
             X: table as pandas, polars or Arrow frame, or as 2-D array
             y: (rows) numbers
             sample_weight: (rows) non-negative weights; rows of weight 0 are ignored
+            X_val: table to choose the best epoch on, instead of rows of X
+            y_val: target of X_val
+            sample_weight_val: weights of X_val
+            eval_set: [(X_val, y_val)], as LightGBM spells it
+            groups: (rows) group of each row; validation rows are whole groups
         """
         reject_missing_targets(y)
         y = validate_data(self, X="no_validation", y=y, y_numeric=True)
         inputs = self._check_input(X, y, sample_weight)
-        y = np.asarray(y, dtype=np.float64)[inputs.weights > 0]
-        if len(y) > 1 and np.ptp(y) == 0:
-            raise UserError(f"y: expected a target that varies, got {y[0]:g} in every row")
-        self._fit(inputs.drop_zero_weights(), y)
+        y = np.asarray(y, dtype=np.float64)
+        used = y[inputs.weights > 0]
+        if len(used) > 1 and np.ptp(used) == 0:
+            warnings.warn(
+                f"y is {used[0]:g} in every row, and so will be every prediction",
+                TableWarning,
+                stacklevel=3,
+            )
+        X_val, y_val = parse_eval_set(eval_set, X_val, y_val)
+        valid_rows = None if X_val is None else self._check_valid(X_val, y_val, sample_weight_val)
+        self._fit(inputs, used, labels=y, groups=groups, valid_rows=valid_rows)
         return self
+
+    def _check_valid(self, X: Any, y: Any, weights: Any) -> ValidationRows:
+        """Return checked validation rows."""
+        reject_missing_targets(y)
+        y = np.asarray(column_or_1d(y), dtype=np.float64)
+        if not np.isfinite(y).all():
+            raise UserError("y_val: expected finite numbers, got NaN or infinity")
+        inputs = self._check_input(X, y, weights, reset=False)
+        return ValidationRows(inputs.drop_zero_weights(), y[inputs.weights > 0])
+
+    def _set_out_of_fold(self, outputs: np.ndarray) -> None:
+        self.oof_prediction_ = self.target_.decode(outputs[:, 0])
 
     def predict(self, X: Any) -> np.ndarray:
         """Return the predicted number of each row."""

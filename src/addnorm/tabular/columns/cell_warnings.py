@@ -2,12 +2,20 @@
 
 import warnings
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
 
 from addnorm.core.errors import TableWarning
 from addnorm.tabular.columns.reader import Column
 
+if TYPE_CHECKING:
+    from addnorm.tabular.columns.encoder import TableEncoder
+
 MAX_NAMED = 5
 """Cells of a column, and columns, that a message names."""
+MAX_NEW_FRACTION = 0.2
+"""Fraction of the cells of a column beyond what an earlier fit has seen without a warning."""
 
 
 def describe_cells(columns: Sequence[Column]) -> list[str]:
@@ -44,6 +52,36 @@ def warn_about_failed_cells(columns: Sequence[Column]) -> None:
         "cells that cannot be parsed count as missing", columns, "failed_texts"
     ):
         warnings.warn(sentence, TableWarning, stacklevel=2)
+
+
+def warn_about_shift(encoder: "TableEncoder", columns: Sequence[Column]) -> None:
+    """Issue a `TableWarning` for columns of a continued fit that its encoder does not cover.
+
+    The encoder of the first fit is kept: numbers beyond its range get the score of its limit, and
+    all new categories share one code.
+    """
+    new = {}
+    for number in encoder.numbers:
+        if number.part in ("", "elapsed"):
+            values, known = columns[number.column].values, number.curve.values
+            new[number.column] = (values < known[0]) | (values > known[-1])
+    for category in encoder.categories:
+        values, seen = columns[category.column].values, set(category.values)
+        new[category.column] = np.array([x is not None and x not in seen for x in values])
+    shifted = [
+        f"{encoder.names[index]!r} ({mask.mean():.0%} of the cells)"
+        for index, mask in sorted(new.items())
+        if mask.mean() > MAX_NEW_FRACTION
+    ]
+    if shifted:
+        more = f" and {len(shifted) - MAX_NAMED} more columns" if len(shifted) > MAX_NAMED else ""
+        warnings.warn(
+            "cells beyond the range or the categories of the earlier fit, which its encoding "
+            f"cannot tell apart: {', '.join(shifted[:MAX_NAMED])}{more}; set warm_start=False and "
+            "fit again for shifted data",
+            TableWarning,
+            stacklevel=2,
+        )
 
 
 def _list_cells(text: str, columns: Sequence[Column], field: str) -> list[str]:

@@ -151,6 +151,9 @@ class SavedEstimator(_StrictModel):
     """Calibration temperature of a classifier."""
     history: list[dict[str, AnyFloat]]
     importances: list[float]
+    """Mean importance of each column."""
+    importance_deviations: list[float] | None = None
+    """Since version 3: standard deviation of each importance."""
     names: list[StrictStr] | None
     """Column names, if the table has any."""
     features: StrictInt
@@ -163,6 +166,8 @@ class SavedEstimator(_StrictModel):
         columns = len(self.encoder.names)
         if self.features != columns or len(self.importances) != columns:
             raise ValueError(f"expected {columns} features and importances, as many as columns")
+        if self.importance_deviations is not None and len(self.importance_deviations) != columns:
+            raise ValueError(f"expected {columns} importance_deviations, as many as columns")
         if self.names is not None and self.names != self.encoder.names:
             raise ValueError("expected the column names of the encoder, got others")
         if (self.classes is None) != (self.temperature is None):

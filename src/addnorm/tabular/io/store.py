@@ -22,7 +22,9 @@ from torch import Tensor
 from addnorm.core.errors import UserError, unknown_name_message
 from addnorm.core.files import atomic_write, read_json_and_files, to_checked_json
 from addnorm.models.tabular import TableBatch, TableConfig, TableModel, build_table_model
+from addnorm.tabular.bagged_model import join_networks
 from addnorm.tabular.columns.encoder import TableEncoder
+from addnorm.tabular.inspection.importance import Importances
 from addnorm.tabular.io.schema import CLASS_DTYPE_KINDS, FORMAT, VERSION, SavedEstimator
 from addnorm.tabular.params import (
     make_model_config,
@@ -49,8 +51,13 @@ def module_bytes(module: TableModel, reference: TableBatch) -> bytes:
     return save({name: value.cpu().contiguous() for name, value in tensors.items()})
 
 
-def module_from_bytes(data: bytes, config: TableConfig) -> tuple[TableModel, TableBatch]:
-    """Rebuild the model and the reference rows from the output of `module_bytes`."""
+def module_from_bytes(
+    data: bytes, config: TableConfig, *, averages_classes: bool = False
+) -> tuple[Any, TableBatch]:
+    """Rebuild the model and the reference rows from the output of `module_bytes`.
+
+    averages_classes: whether several networks (bagging) predict classes
+    """
     try:
         tensors = load(data)
     except SafetensorError as error:
@@ -64,14 +71,31 @@ def module_from_bytes(data: bytes, config: TableConfig) -> tuple[TableModel, Tab
         )
     weights = {name.removeprefix("module."): value for name, value in tensors.items()}
     reference = TableBatch(*(field for field in fields if field is not None))
-    _check_shapes(weights, reference, config)
-    with torch.random.fork_rng(devices=[]):  # the initial weights are overwritten
-        module = build_table_model(config)
-    try:
-        module.load_state_dict(weights)
-    except RuntimeError as error:
-        raise _mismatch_error(" ".join(str(error).split())) from None
-    return module.double().eval(), reference
+    modules = []
+    for each in _split_networks(weights):
+        _check_shapes(each, reference, config)
+        with torch.random.fork_rng(devices=[]):  # the initial weights are overwritten
+            module = build_table_model(config)
+        try:
+            module.load_state_dict(each)
+        except RuntimeError as error:
+            raise _mismatch_error(" ".join(str(error).split())) from None
+        modules.append(module)
+    joined = join_networks(modules, averages_classes=averages_classes)
+    return joined.double().eval(), reference
+
+
+def _split_networks(weights: dict[str, Tensor]) -> list[dict[str, Tensor]]:
+    """Return the weights of each network: those of a bag are named `models.NUMBER.`."""
+    if not any(name.startswith("models.") for name in weights):
+        return [weights]
+    networks = dict[str, dict[str, Tensor]]()
+    for name, value in weights.items():
+        prefix, _, rest = name.removeprefix("models.").partition(".")
+        networks.setdefault(prefix, {})[rest] = value
+    if set(networks) != {str(number) for number in range(len(networks))}:
+        raise _mismatch_error(f"expected networks from 0 on, got {', '.join(sorted(networks))}")
+    return [networks[str(number)] for number in range(len(networks))]
 
 
 def _check_shapes(weights: dict[str, Tensor], reference: TableBatch, config: TableConfig) -> None:
@@ -115,7 +139,8 @@ def describe_estimator(estimator: Any) -> dict[str, Any]:
         "classes": _classes_to_json(getattr(estimator, "classes_", None)),
         "temperature": getattr(estimator, "temperature_", None),
         "history": estimator.history_,
-        "importances": estimator.feature_importances_.tolist(),
+        "importances": _importance_means(estimator),
+        "importance_deviations": estimator.importances_.std.tolist(),
         "names": _feature_names(estimator),
         "features": estimator.n_features_in_,
     }
@@ -169,7 +194,9 @@ def load_estimator(folder: str | Path, known: dict[str, type]) -> Any:
             f"{weights_path} is damaged or belongs to another {FILE}: the checksum differs"
         )
     with _error_context(weights_path):
-        estimator.module_, estimator.reference_ = module_from_bytes(weights, config)
+        estimator.module_, estimator.reference_ = module_from_bytes(
+            weights, config, averages_classes=saved.classes is not None
+        )
     # Last, because the errors above say which field is wrong.
     edit_hint = 'or delete the "checksum" to accept an edit'
     read_json_and_files(path, nonfinite=True, hint="save the estimator again", edit_hint=edit_hint)
@@ -206,7 +233,9 @@ def restore_estimator(
         raise UserError(f"{path} is damaged: config does not match the columns and the target")
     with _error_context(path):
         _check_params(estimator, layout)
-    estimator.feature_importances_ = np.array(saved.importances, float)
+    importances = np.array(saved.importances, float)
+    deviations = np.array(saved.importance_deviations or np.zeros(len(importances)), float)
+    estimator.importances_ = Importances(importances, deviations)
     estimator.history_, estimator.n_features_in_ = data["history"], saved.features
     if saved.names is not None:
         estimator.feature_names_in_ = np.array(saved.names, dtype=object)
@@ -243,6 +272,12 @@ def _check_params(estimator: Any, layout: dict[str, Any]) -> None:
     resolve_threads(estimator)
     with torch.device("meta"):
         build_table_model(config.model_copy(update={"depth": min(config.depth, MAX_CHECKED_DEPTH)}))
+
+
+def _importance_means(estimator: Any) -> list[float]:
+    _ = estimator.feature_importances_  # computes them
+    means: list[float] = estimator.importances_.mean.tolist()
+    return means
 
 
 def _to_float32(value: Tensor) -> Tensor:

@@ -7,10 +7,11 @@
 import math
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -72,6 +73,16 @@ class WeightedBatch(NamedTuple):
         """Return at most `max_rows` evenly spaced rows; equal rows are adjacent."""
         rows = len(self.weights)
         return self.rows(torch.arange(min(max_rows, rows)) * rows // min(max_rows, rows))
+
+    def to_arrays(self) -> list[np.ndarray]:
+        """Return the fields as NumPy arrays, which pickle without torch."""
+        return [field.cpu().numpy() for field in (*self.cells, self.targets, self.weights)]
+
+    @classmethod
+    def from_arrays(cls, arrays: Sequence[np.ndarray]) -> "WeightedBatch":
+        """Rebuild a batch from the output of `to_arrays`."""
+        *cells, targets, weights = map(torch.from_numpy, arrays)
+        return cls(TableBatch(*cells), targets, weights)
 
     def to(self, device: torch.device) -> "WeightedBatch":
         """Move to a device, with numbers and weights in float32."""

@@ -13,6 +13,8 @@ from addnorm.core.errors import UserError, unknown_name_message
 from addnorm.tabular.columns.quantiles import Quantiles
 
 SCALINGS = ("auto", "standard", "quantile")
+CONSTANT_SCALE = 2.0**-44
+"""Scale of a constant target, relative to its size."""
 OUTLIER_RATIO = 4.0
 """Ratio of the standard deviation to a robust estimate of it from which there are outliers."""
 MAX_VALUE_FRACTION = 0.5
@@ -98,7 +100,9 @@ class NumberTarget:
         unit = 2.0 ** (int(np.frexp(np.abs(y).max())[1]) - 1)
         center = float(np.average(y / unit, weights=weights)) * unit
         spread = np.average((y / unit - center / unit) ** 2, weights=weights)
-        scale = float(np.sqrt(spread)) * unit or 1.0
+        scale = float(np.sqrt(spread)) * unit
+        if not scale or np.ptp(y) == 0:  # all predictions become this value
+            scale = CONSTANT_SCALE * max(1.0, abs(center))
         curve = Quantiles.from_samples(y, weights)
         if scaling == "auto":
             # Standard deviation of a normal distribution with the same interquartile range.
