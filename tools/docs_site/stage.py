@@ -8,11 +8,18 @@ import os
 import re
 from pathlib import Path
 
+from tools.docs_site.atlas import atlas_page
+from tools.docs_site.charts import add_charts
+from tools.docs_site.claim_pages import claim_pages, link_claims
 from tools.docs_site.drawings import add_drawings
-from tools.docs_site.examples import example_pages
+from tools.docs_site.examples import example_pages, notebook_files
+from tools.docs_site.explanation_charts import add_explanation_charts
 from tools.docs_site.formulas import typeset_pages
 from tools.docs_site.navigation import SECTIONS, add_member_toctrees, render_toctrees
+from tools.docs_site.preset_pages import link_presets, preset_pages, preset_pictures
 from tools.docs_site.reference import reference_pages
+from tools.docs_site.references import add_references
+from tools.docs_site.rule_pages import link_rules, rule_pages
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -29,7 +36,7 @@ def stage_pages(folder: Path) -> None:
     """
     pages = collect_pages()
     folder.mkdir(parents=True, exist_ok=True)
-    files = add_drawings(pages)
+    files = add_drawings(pages) | preset_pictures() | notebook_files()
     files |= {name: path.read_bytes() for name, path in collect_assets().items()}
     files |= {name: text.encode() for name, text in pages.items()}
     for path in sorted(folder.rglob("*"), reverse=True):
@@ -52,9 +59,16 @@ def collect_pages() -> dict[str, str]:
         name: adapt_links(path.read_text(encoding="utf-8"), path, name, staged)
         for name, path in sources.items()
     }
-    pages |= example_pages()
-    pages |= reference_pages()
+    pages |= example_pages() | reference_pages() | claim_pages() | preset_pages()
+    pages |= rule_pages(pages["explanation/common-mistakes.md"])
+    pages["atlas.md"] = atlas_page()
+    for page, add_links in (("rules", link_rules), ("presets", link_presets)):
+        pages[f"catalogue/{page}.md"] = add_links(pages[f"catalogue/{page}.md"])
+    link_claims(pages)
     typeset_pages(pages)
+    add_charts(pages)
+    add_explanation_charts(pages)
+    add_references(pages)
     add_member_toctrees(pages)
     pages["index.md"] += render_toctrees(SECTIONS, pages)
     return pages

@@ -1,0 +1,121 @@
+"""Small charts of measurements as inline SVG, colored by the style sheet of the site."""
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+
+from tools.pages.measurements import find_measurement, read_measurements
+
+WIDTH, HEIGHT = 320, 190
+LEFT, RIGHT, TOP, BOTTOM = 46, 10, 26, 34
+MARK = re.compile(r"<!-- charts: (\w+)/(\w+) -->")
+MOMENTS = {"1": "untrained", "20": "after 20 steps", "100": "after 100 steps"}
+REFERENCES = {"wirings": "pre_ln", "norms": "layer"}
+Values = Sequence[float | None]
+
+
+def add_charts(pages: dict[str, str]) -> None:
+    """Replace the marks in the pages of wirings and norms by charts of gradient and stream."""
+    for name, text in pages.items():
+        pages[name] = MARK.sub(lambda found: member_charts(found[1], found[2]), text)
+
+
+def member_charts(family: str, name: str) -> str:
+    """Return both charts of a member, with the untrained reference as a dotted line."""
+    measurement = find_measurement(family, name)
+    assert measurement is not None, (family, name)
+    reference = REFERENCES[family]
+    known = read_measurements()[family].get(reference)
+    charts = []
+    for metric, title in (
+        ("gradient", "Gradient norm of each sub-layer's weights"),
+        ("stream", "Variance of the stream behind each sub-layer"),
+    ):
+        lines = {label: measurement[metric][step] for step, label in MOMENTS.items()}
+        if known and name != reference:
+            lines[f"{reference}, untrained"] = known[metric]["1"]
+        charts.append(render_chart(title, lines, x_title="sub-layer"))
+    return '<div class="charts">\n' + "\n".join(charts) + "\n</div>"
+
+
+def render_chart(title: str, lines: Mapping[str, Values], *, x_title: str) -> str:
+    """Return a line chart over the sub-layers with a logarithmic vertical axis.
+
+    Values that are missing, not positive or not finite leave a gap.
+    """
+    low, high = log_range([value for values in lines.values() for value in values])
+    count = max(len(values) for values in lines.values())
+
+    def x(index: float) -> float:
+        return LEFT + index / max(count - 1, 1) * (WIDTH - LEFT - RIGHT)
+
+    def y(value: float) -> float:
+        return TOP + (high - math.log10(value)) / (high - low) * (HEIGHT - TOP - BOTTOM)
+
+    parts = [f'<text class="chart-title" x="0" y="13">{title}</text>']
+    for exponent in tick_exponents(low, high):
+        at = y(10.0**exponent)
+        parts.append(
+            f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{at:.1f}" y2="{at:.1f}"/>'
+        )
+        label = tick_label(exponent)
+        parts.append(f'<text class="tick" x="{LEFT - 6}" y="{at + 4:.1f}">{label}</text>')
+    bottom = HEIGHT - BOTTOM + 15
+    parts.append(f'<text class="axis" x="{x(0):.0f}" y="{bottom}">1</text>')
+    parts.append(f'<text class="axis end" x="{x(count - 1):.0f}" y="{bottom}">{count}</text>')
+    middle = x((count - 1) / 2)
+    parts.append(f'<text class="axis middle" x="{middle:.0f}" y="{bottom}">{x_title}</text>')
+    for number, (label, values) in enumerate(lines.items()):
+        for points in segments(values):
+            path = " ".join(f"{x(index):.1f},{y(value):.1f}" for index, value in points)
+            parts.append(
+                f'<polyline class="line line{number}" points="{path}"><title>{label}</title>'
+                "</polyline>"
+            )
+    legend = "".join(
+        f'<span><i class="key line{number}"></i>{label}</span>'
+        for number, label in enumerate(lines)
+    )
+    svg = f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{title}">{"".join(parts)}</svg>'
+    return f'<figure class="chart">{svg}<figcaption>{legend}</figcaption></figure>'
+
+
+def log_range(values: Values) -> tuple[float, float]:
+    """Return the exponents that the axis spans: those of the values, and at least one decade."""
+    logs = [math.log10(value) for value in values if value and value > 0]
+    if not logs:
+        return -1.0, 1.0
+    low, high = min(logs), max(logs)
+    missing = max(0.0, 1.0 - (high - low)) / 2
+    return low - missing - 0.05, high + missing + 0.05
+
+
+def tick_exponents(low: float, high: float) -> list[int]:
+    """Return at most five whole exponents inside a range."""
+    inside = range(math.ceil(low), math.floor(high) + 1)
+    step = max(1, math.ceil(len(inside) / 5))
+    return [exponent for exponent in inside if exponent % step == 0] or list(inside)
+
+
+def tick_label(exponent: int) -> str:
+    """Return 10 to an exponent as text.
+
+    >>> [tick_label(exponent) for exponent in (-7, -1, 0, 2, 5)]
+    ['1e-07', '0.1', '1', '100', '1e+05']
+    """
+    return f"{10.0**exponent:g}"
+
+
+def segments(values: Values) -> list[list[tuple[int, float]]]:
+    """Return runs of neighboring values that the axis can show.
+
+    >>> segments([1.0, None, 2.0, 3.0])
+    [[(0, 1.0)], [(2, 2.0), (3, 3.0)]]
+    """
+    runs: list[list[tuple[int, float]]] = [[]]
+    for index, value in enumerate(values):
+        if value and value > 0:
+            runs[-1].append((index, value))
+        elif runs[-1]:
+            runs.append([])
+    return [run for run in runs if run]

@@ -1,0 +1,105 @@
+"""Pages of claims: statement, verdict, chart, checks, rule and command."""
+
+import re
+from functools import cache
+
+from addnorm.claims import Claim, Result, registry
+from addnorm.report.charts.claims import plot_claim
+from addnorm.report.html.page import Chart
+from tools.docs_site.rule_pages import as_markdown
+from tools.pages.markdown import markdown_table
+from tools.pages.member_pages import link_paper, read_results_once
+
+DETAILS = re.compile(r"\n## Checks and rules\n.*", flags=re.DOTALL)
+
+
+def claim_pages() -> dict[str, str]:
+    """Return the page of each claim, also of those that were not run."""
+    return {f"claims/{name}.md": claim_page(name) for name in registry}
+
+
+def claim_page(name: str) -> str:
+    """Return the page of one claim."""
+    card, claim = registry.card(name), registry.member(name)()
+    result = read_results_once().get(name)
+    parts = [f"# {card.title}", f"**Claim.** {as_markdown(card.summary)}"]
+    parts.append(f"**Source.** {link_paper(card)}; {as_markdown(claim.paper_location)}.")
+    if result is None or result.verdict is None:
+        parts.append("**Verdict.** Not run yet.")
+    else:
+        parts.append(f"**Verdict: {result.answer}.** {claim.summarize(result.verdict)}")
+        if result.answer == "not held" and claim.discussion:
+            parts.append(f"**What was different here.** {as_markdown(claim.discussion)}")
+        parts += [*chart_parts(claim, result), *check_parts(result)]
+    parts += ["## Experiment", as_markdown(claim.experiment)]
+    parts += [
+        "## Rule",
+        as_markdown(claim.rule),
+        f"Known before the run: {as_markdown(claim.pilot)}",
+    ]
+    members = [link for link in map(member_link, claim.about) if link]
+    if members:
+        parts += ["## About", ", ".join(members)]
+    parts += ["## Run it again", f"```sh\naddnorm claims run {name} -o claims\n```"]
+    parts.append("[How a verdict is reached](claims.md#how-a-verdict-is-reached)")
+    return "\n\n".join(parts) + "\n"
+
+
+def chart_parts(claim: Claim, result: Result) -> list[str]:
+    """Return the chart of the rows, as inline SVG whose colors are variables of the site."""
+    chart = plot_claim(claim.chart, claim.chart_rows(result.rows), "What was measured")
+    if not isinstance(chart, Chart):
+        return []
+    svg = re.sub(r"\n\s*", "", str(chart.static_svg))
+    return [
+        "## Measured",
+        f'<div class="claim-chart">{svg}</div>',
+        as_markdown(chart.note),
+    ]
+
+
+def check_parts(result: Result) -> list[str]:
+    assert result.verdict is not None
+    rows = [
+        (
+            as_markdown(check.what) + (" (premise)" if check.premise else ""),
+            check.format_short(),
+            expected_range(check.low, check.high),
+            check.answer,
+        )
+        for check in result.verdict.checks
+    ]
+    return ["## Checks", markdown_table(("what", "found", "predicted", "answer"), rows)]
+
+
+def expected_range(low: float | None, high: float | None) -> str:
+    """Return the range that a claim predicts, in words.
+
+    >>> expected_range(0.25, None), expected_range(None, 1.0), expected_range(0.0, 2.0)
+    ('above 0.25', 'below 1', 'from 0 to 2')
+    """
+    if low is not None and high is not None:
+        return f"from {low:g} to {high:g}"
+    return f"above {low:g}" if low is not None else f"below {high:g}" if high is not None else ""
+
+
+@cache
+def member_families() -> dict[str, str]:
+    from addnorm.cli.registries import get_registry
+
+    return {name: family for family in ("norms", "wirings") for name in get_registry(family)}
+
+
+def member_link(name: str) -> str:
+    """Return a link to the page of a wiring or norm; empty for other names."""
+    family = member_families().get(name)
+    return f"[`{name}`](../catalogue/{family}/{name}.md)" if family else ""
+
+
+def link_claims(pages: dict[str, str]) -> None:
+    """Point links to sections of the table of claims to the pages of the claims."""
+    names = "|".join(registry)
+    for page, text in pages.items():
+        pages[page] = re.sub(rf"claims/claims\.md#({names})\b", r"claims/\1.md", text)
+    table = DETAILS.sub("\n", pages["claims/claims.md"])
+    pages["claims/claims.md"] = re.sub(rf"\(#({names})\)", r"(\1.md)", table)
