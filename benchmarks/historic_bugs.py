@@ -61,16 +61,18 @@ def main():
     """Measure the historic bugs and the review, or a part of the review."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--review", metavar="TEXT", help="only bugs of the review with this text")
-    text = parser.parse_args().review
+    parser.add_argument("--batch", type=int, action="append", help="only this batch of the review")
+    args = parser.parse_args()
+    text = args.review
     for title, cases in (
         ("development", iter_cases(held_out=False)),
         ("held out", iter_cases(held_out=True)),
         ("later", (("later", case) for case in later.CASES)),
     ):
-        if text is None:
+        if text is None and not args.batch:
             print(f"\n{title}")
             measure(cases)
-    for batch in (1, 2):
+    for batch in args.batch or (1, 2, 3):
         print(f"\nreview, batch {batch}")
         measure_review(text or "", batch=batch, verbose=text is not None)
 

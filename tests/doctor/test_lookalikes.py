@@ -327,7 +327,7 @@ def test_other_guards_replace_eps(way):
 class Rated(Model):
     """Options with an effect in train mode only, and one without any."""
 
-    def __init__(self, rate=0.1, skipped=0.1, unused=0.1, depth=1, width=3, place="first"):
+    def __init__(self, rate=0.1, skipped=0.1, unused=0.1, depth=1, width=3, seed=3, place="first"):
         super().__init__(stack(PreBlock, depth), nn.LayerNorm(DIM))
         self.rate, self.skipped = rate, skipped
         if place == "last":
@@ -344,9 +344,14 @@ class Rated(Model):
 
 
 def test_options_with_effect_in_training_are_not_reported():
-    config = {"rate": 0.1, "skipped": 0.1, "unused": 0.1, "depth": 1, "width": 3, "place": "first"}
+    config = {"rate": 0.1, "skipped": 0.1, "unused": 0.1, "depth": 1, "width": 3, "seed": 3}
+    config["place"] = "first"
     found = findings(Rated(), config=config, build=Rated, rules=["ineffective_option"])
-    assert [(f.path, f.severity) for f in found] == [("unused", "warning"), ("width", "info")]
+    assert [(f.path, f.severity) for f in found] == [
+        ("unused", "warning"),
+        ("width", "warning"),  # a size of the network
+        ("seed", "info"),
+    ]
 
 
 def test_literal_annotation_values_are_tried():

@@ -14,7 +14,7 @@ A product or quotient of two activations is a norm if
 1. one factor is at most half as large as the other: the statistic (node 5);
 2. a walk back from the statistic over light operations meets a root and a reduction
    (`_find_magnitude`: rsqrt and mean), and no operation that mixes or squashes;
-3. value and statistic come from the same tensor (`_trace_to_base` of both ends at node 1).
+3. value and statistic come from the same tensor (`trace_to_base` of both ends at node 1).
 
 If a mean is subtracted on either walk it is a layer norm. If the magnitude is a length and not the
 root of a mean, it is an L2 norm. A magnitude of absolute values is none of these: x / mean|x| has
@@ -101,8 +101,8 @@ def _match_division(graph: Graph, node: Node, *, value: int, statistic: int) -> 
     magnitude = _find_magnitude(graph, small)
     if magnitude is None:
         return None
-    trail, is_centered = _trace_to_base(graph, value)
-    reduced = {i for start in magnitude.reduced for i in _trace_to_base(graph, start)[0]}
+    trail, is_centered = trace_to_base(graph, value)
+    reduced = {i for start in magnitude.reduced for i in trace_to_base(graph, start)[0]}
     if not any(i in reduced for i in trail):
         return None
     source = graph[trail[-1]]
@@ -166,7 +166,7 @@ def _find_magnitude(graph: Graph, index: int) -> _Magnitude | None:
             is_centered |= node.op in VARIANCES
             absolute = absolute or _absolute_kind(graph, node)
             has_root |= any(graph[i].op == "abs" for i in node.inputs)
-            is_centered |= any(_trace_to_base(graph, i)[1] for i in node.inputs)
+            is_centered |= any(trace_to_base(graph, i)[1] for i in node.inputs)
             continue
         if is_mixing(node.op):
             return None
@@ -193,7 +193,7 @@ def _absolute_kind(graph: Graph, node: Node) -> str:
     order = node.detail.get("order")
     if order is not None:
         return absolute_order(order)
-    trail = [graph[i] for start in node.inputs for i in _trace_to_base(graph, start)[0][:-1]]
+    trail = [graph[i] for start in node.inputs for i in trace_to_base(graph, start)[0][:-1]]
     has_abs = any(step.op == "abs" for step in trail)
     if node.op in ("amax", "max"):
         return "max_abs" if has_abs else "max"
@@ -245,7 +245,7 @@ def _is_reduction(graph: Graph, node: Node) -> bool:
     )
 
 
-def _trace_to_base(graph: Graph, index: int) -> tuple[list[int], bool]:
+def trace_to_base(graph: Graph, index: int) -> tuple[list[int], bool]:
     """Walk back over squares, casts, factors and centering.
 
     Returns:

@@ -39,6 +39,8 @@ class Operand:
     """Whether it is a weight that requires no gradient; registered ones all do during a trace."""
     causal_offset: int = 0
     """First diagonal that a causal mask hides (1 or 2); 0 if the constant is not such a mask."""
+    favors_far: bool = False
+    """Whether it is a constant bias of pairs of tokens that grows with their distance."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +85,8 @@ class Node:
     """Mean of a small result that is not active."""
     causal_offset: int = 0
     """First diagonal that a causal mask hides (1 or 2); 0 if the result is not such a mask."""
+    favors_far: bool = False
+    """Whether it is a constant bias of pairs of tokens that grows with their distance."""
     detail: dict[str, Any] = field(default_factory=dict)
     """Plain arguments that the analysis needs, such as axes and epsilon."""
     inputs: tuple[int, ...] = ()

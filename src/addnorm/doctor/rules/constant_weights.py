@@ -12,6 +12,8 @@ from addnorm.doctor.report import Finding
 from addnorm.doctor.rule_context import RuleContext
 from addnorm.doctor.rules.base import rule
 
+ZERO_AT_ZERO = frozenset({"relu", "gelu", "silu", "tanh", "elu", "leaky_relu", "relu6", "mish"})
+"""Activations that return 0 for 0, so that a zero matrix before them closes the one after."""
 MIN_MATRICES = 2
 """Matrices of a branch, in series, that must be constant. One may be zero on purpose."""
 
@@ -24,8 +26,7 @@ def constant_weights(context: RuleContext) -> Iterator[Finding]:
     zero. If each has one other value, all features stay equal. A zero in the last matrix, a gate,
     or one factor of LoRA is healthy: its own gradient is not zero.
     """
-    constant = [block for block in context.blocks if _is_constant(context, block)]
-    if constant:
+    if constant := find_constant_branches(context):
         names = context.branch_weights(constant[0])
         value = float(context.weights[names[0]].detach().flatten()[0])
         reason = (
@@ -58,18 +59,24 @@ def constant_weights(context: RuleContext) -> Iterator[Finding]:
 
 @rule("zero_factors")
 def zero_factors(context: RuleContext) -> Iterator[Finding]:
-    """Report two zero matrices in series, such as both factors of LoRA.
+    """Report two zero matrices in series, such as both factors of LoRA, or around an activation.
 
-    Each of them multiplies the gradient of the other by zero. One zero factor is healthy.
+    Each of them multiplies the gradient of the other by zero. One zero factor is healthy. Branches
+    without any other matrix are those of `constant_weights`.
     """
     pairs = list(_iter_zero_pairs(context))
-    if pairs:
+    if pairs and not find_constant_branches(context):
         yield Finding(
             "zero_factors", "error", pairs[0][0].rpartition(".")[0],
             f"{len(pairs)} pairs of matrices in series are both zero, so neither gets a gradient "
             "and they never learn; initialize the first of each with random values",
             {"weights": list(pairs[0]), "pairs": len(pairs)},
         )  # fmt: skip
+
+
+def find_constant_branches(context: RuleContext) -> list[AddAnalysis]:
+    """Return the blocks all of whose matrices are constant."""
+    return [block for block in context.blocks if _is_constant(context, block)]
 
 
 def _iter_zero_pairs(context: RuleContext) -> Iterator[tuple[str, str]]:
@@ -86,6 +93,8 @@ def _iter_zero_pairs(context: RuleContext) -> Iterator[tuple[str, str]]:
     for index, name in zeros.items():
         for source in graph[index].inputs:
             before = graph.trace_back(source)[-1][0]
+            while graph[before].op in ZERO_AT_ZERO and len(graph[before].inputs) == 1:
+                before = graph.trace_back(graph[before].inputs[0])[-1][0]
             if before in zeros and not _has_bias(context, before):
                 yield zeros[before], name
 

@@ -32,12 +32,48 @@ def detached_layers(context: RuleContext) -> Iterator[Finding]:
             {"adds": len(context.blocks), "gradients": len(context.trace.gradients.weights)},
         )  # fmt: skip
         return
+    yield from _check_weights(context)
     streams: dict[int, list[AddAnalysis]] = {}
     for block in context.blocks:
         streams.setdefault(block.stream, []).append(block)
     for blocks in streams.values():
         yield from _check_skips(context, blocks)
         yield from _check_stream(context, blocks)
+
+
+def _check_weights(context: RuleContext) -> Iterator[Finding]:
+    """Yield a finding if a trainable weight itself is read without its gradient only.
+
+    Gains and biases of norms are those of `inert_norm`.
+    """
+    of_norms = {
+        name
+        for norm in context.iter_norms()
+        for name in context.norm_weights(norm) or context.weight_names(norm.node)
+    }
+    graph, gradients = context.graph, context.trace.gradients.weights
+    readers: dict[str, list[Node]] = {}
+    for node in graph:
+        for operand in node.operands:
+            if operand.kind == "weight" and operand.name:
+                readers.setdefault(operand.name, []).append(node)
+    names = [
+        name
+        for name, nodes in readers.items()
+        if name not in gradients
+        and name in context.weights
+        and context.is_trainable(name)
+        and context.weights[name].numel() > 1
+        and name not in of_norms
+        and all(node.op in DETACHING_OPS for node in nodes)
+    ]
+    if names and gradients:
+        yield Finding(
+            "detached_layers", "warning", names[0].rpartition(".")[0],
+            f"parameters are read as .data or detach(): {join_paths(names)}; they get no gradient "
+            "and never train; read the parameter itself, or register it as a buffer",
+            {"weights without gradient": names[:4]},
+        )  # fmt: skip
 
 
 def _check_stream(context: RuleContext, blocks: list[AddAnalysis]) -> Iterator[Finding]:

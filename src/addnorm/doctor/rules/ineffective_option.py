@@ -7,7 +7,7 @@ count: an option that only adds those has no effect either.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,9 +20,15 @@ from addnorm.doctor.model_trace import set_train_mode
 from addnorm.doctor.report import Finding, Severity
 from addnorm.doctor.rule_context import RuleContext
 from addnorm.doctor.rules.base import rule
-from addnorm.doctor.rules.probing.option_values import alternative_values, is_known_name
+from addnorm.doctor.rules.probing.option_values import (
+    alternative_values,
+    is_known_name,
+    is_size_name,
+)
 from addnorm.doctor.trace.recorder import GraphRecorder
+from addnorm.doctor.trace.recording import Recording
 from addnorm.doctor.trace.state_guard import preserve_model_state
+from addnorm.doctor.trace.tensors import iter_tensors
 
 MIN_TRIED_NAMES = 3
 """Names of a known kind, such as activations, that must build the same network for a warning."""
@@ -66,19 +72,55 @@ def ineffective_option(context: RuleContext) -> Iterator[Finding]:
             )  # fmt: skip
             continue
         results = [result for result in prints.values() if result is not None]
+        is_only_eps = [n for n in context.config if "eps" in n.lower()] == [name]
+        missed = _count_missed_norms(base, results) if is_only_eps else None
+        if missed is not None:
+            yield Finding(
+                "ineffective_option", "warning", name,
+                f"{name}={_show(value)} sets the epsilon of {missed[0]} norms, and {missed[1]} of "
+                "the same kind keep another one; pass it to every norm",
+                {"option": name, "norms": missed[0], "others": missed[1]},
+            )  # fmt: skip
+            continue
         if tried and all(_is_same_network(base, result) for result in results):
             yield Finding(
-                "ineffective_option", _severity(value, tried), name,
+                "ineffective_option", _severity(name, value, tried=tried, prints=prints), name,
                 f"{name}={_show(value)} and {name}={' or '.join(tried)} build the same network, so "
                 "the option is ignored; use it in the builder or remove it",
                 {"option": name, "tried": [_show(value), *tried]},
             )  # fmt: skip
 
 
-def _severity(value: Any, tried: list[str]) -> Severity:
-    """Return the severity: an integer or a string may control something outside the model."""
+def _severity(
+    name: str, value: Any, *, tried: list[str], prints: Mapping[str, "_Fingerprint | None"]
+) -> Severity:
+    """Return the severity: an integer or a string may control something outside the model.
+
+    Not an integer whose name is that of a size, if all others tried, smaller ones too, run.
+    """
     is_named = is_known_name(value) and len(tried) >= MIN_TRIED_NAMES
-    return "warning" if isinstance(value, bool | float) or is_named else "info"
+    is_size = isinstance(value, int) and is_size_name(name) and len(tried) == len(prints)
+    return "warning" if isinstance(value, bool | float) or is_named or is_size else "info"
+
+
+def _count_missed_norms(
+    base: "_Fingerprint", results: Sequence["_Fingerprint"]
+) -> tuple[int, int] | None:
+    """Return how many norms take their epsilon from an option, and how many of the kind do not.
+
+    None if all of them do, or if none does.
+    """
+    before = base.norm_epsilons
+    for result in results:
+        after = result.norm_epsilons
+        if [kind for kind, _ in before] != [kind for kind, _ in after]:
+            continue
+        changed = [one[0] for one, other in zip(before, after, strict=True) if one != other]
+        kept = [one for one, other in zip(before, after, strict=True) if one == other]
+        others = [kind for kind, _ in kept if kind in changed]
+        if changed and others:
+            return len(changed), len(others)
+    return None
 
 
 def _show(value: Any) -> str:
@@ -95,6 +137,10 @@ class _Fingerprint:
     """Shape, sum and standard deviation of the initial weights."""
     read_weights: frozenset[str]
     """Weights that some operation reads."""
+    outputs: tuple[tuple[float, ...] | None, ...]
+    """Sums of the outputs in both modes; masks and other constants show in them only."""
+    norm_epsilons: tuple[tuple[str, float], ...] = ()
+    """Operation and epsilon of the built-in norms over features, in the order of the pass."""
 
 
 def _skips_a_count(context: RuleContext, name: str, *, value: Any, base: _Fingerprint) -> bool:
@@ -130,7 +176,7 @@ def _is_same_network(one: _Fingerprint, other: _Fingerprint) -> bool:
     if one.graphs != other.graphs or one.read_weights != other.read_weights:
         return False
     if one.weights.keys() == other.weights.keys():
-        return one.weights == other.weights
+        return one.weights == other.weights and one.outputs == other.outputs
     return all(
         _has_same_distribution(one.weights[name], other.weights[name]) for name in one.read_weights
     )
@@ -158,15 +204,28 @@ def _fingerprint(context: RuleContext, options: dict[str, Any]) -> _Fingerprint 
             model = context.build(**options)
         except Exception:  # a value that the builder rejects has an effect
             return None
-        graphs = [_trace_graph(context, model, training=training) for training in (False, True)]
-    if graphs == [None, None]:
+        runs = [_record(context, model, training=training) for training in (False, True)]
+    if runs == [None, None]:
         return None
+    graphs = [None if run is None else run.graph for run in runs]
+    outputs = tuple(None if run is None else _sum_outputs(run.output) for run in runs)
     weights = {name: _describe_weight(weight) for name, weight in model.named_parameters()}
     read = frozenset(
         o.name for graph in graphs for node in graph or () for o in node.operands if o.name
     )
     prints = tuple(None if graph is None else _graph_fingerprint(graph) for graph in graphs)
-    return _Fingerprint(prints, weights, read & weights.keys())
+    epsilons = [
+        (node.op, float(node.detail["eps"]))
+        for node in graphs[0] or ()
+        if node.op in ("layer_norm", "rms_norm") and node.detail.get("eps") is not None
+    ]
+    return _Fingerprint(prints, weights, read & weights.keys(), outputs, tuple(epsilons))
+
+
+def _sum_outputs(output: Any) -> tuple[float, ...]:
+    numbers = [t.detach() for t in iter_tensors(output) if t.is_floating_point()]
+    numbers = [t.to_dense() if t.is_sparse else t for t in numbers]
+    return tuple(float(t.double().nan_to_num().sum()) for t in numbers)
 
 
 def _describe_weight(weight: Tensor) -> tuple[tuple[int, ...], float, float]:
@@ -174,17 +233,16 @@ def _describe_weight(weight: Tensor) -> tuple[tuple[int, ...], float, float]:
     return tuple(weight.shape), float(values.sum()), float(values.std(correction=0))
 
 
-def _trace_graph(context: RuleContext, model: nn.Module, *, training: bool) -> Graph | None:
+def _record(context: RuleContext, model: nn.Module, *, training: bool) -> Recording | None:
     """Trace the model in one mode; None if it does not run."""
     torch.manual_seed(0)
     try:
         with preserve_model_state(model) as guard, torch.no_grad():
             set_train_mode(model, training)
             recorder = GraphRecorder(model, guard, skip_dropout=False)
-            recording = recorder.run(context.trace.args, context.trace.kwargs)
+            return recorder.run(context.trace.args, context.trace.kwargs)
     except Exception:
         return None
-    return recording.graph
 
 
 def _graph_fingerprint(graph: Graph) -> tuple[Any, ...]:

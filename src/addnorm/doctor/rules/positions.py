@@ -1,23 +1,29 @@
-"""Rules `constant_positions` and `rotary_over_heads`: positions that do not depend on the position.
+"""Rules `constant_positions`, `rotary_over_heads` and `inverted_bias`: wrong positions.
 
 x + table[:, L]                 one row of the table for all tokens, instead of table[:, :L]
 x + table(arange(B))            one row for each example
 rotate(q) with (1, 1, H, d)     angles that count heads, instead of (1, T, 1, d)
+scores + slope * distance       far tokens are preferred, instead of near ones
 """
 
 import math
 from collections.abc import Iterator
+from functools import partial
 
 from torch import Tensor
 
 from addnorm.doctor.analysis.axis_mixing import trace_axes
 from addnorm.doctor.analysis.results import AddAnalysis
 from addnorm.doctor.graph.axis_layout import collect_origins
+from addnorm.doctor.graph.graph import Graph
 from addnorm.doctor.graph.nodes import Node, Operand, Shape
-from addnorm.doctor.graph.ops import EMBEDDINGS, LOOKUPS, is_mixing
+from addnorm.doctor.graph.ops import ATTENTION, EMBEDDINGS, LOOKUPS, is_mixing
 from addnorm.doctor.report import Finding
 from addnorm.doctor.rule_context import RuleContext
 from addnorm.doctor.rules.base import rule
+
+MAX_SCORE_STEPS = 12
+"""Operations between the product of queries and keys and the softmax."""
 
 
 @rule("constant_positions")
@@ -33,24 +39,34 @@ def constant_positions(context: RuleContext) -> Iterator[Finding]:
     for node in context.graph:
         if node.op != "add" or not node.active or len(node.shape) != 3 or node.index > first:
             continue
-        rows = _count_rows(context, node)
-        if rows >= node.shape[1] > 1 and not _tells_tokens_apart(context, node.shape[1]):
+        axis = _token_axis(context, node)
+        rows, length = _count_rows(context, node, axis), node.shape[axis]
+        if rows >= length > 1 and not _tells_tokens_apart(context, length):
             yield Finding(
                 "constant_positions", "warning", node.path,
-                f"all {node.shape[1]} tokens read the same row of a table with {rows} rows, so "
+                f"all {length} tokens read the same row of a table with {rows} rows, so "
                 "their order has no effect; index the table by the position in the sequence, as "
                 "table[:length]",
-                {"tokens": node.shape[1], "rows": rows},
+                {"tokens": length, "rows": rows},
             )  # fmt: skip
             return
 
 
-def _count_rows(context: RuleContext, node: Node) -> int:
+def _token_axis(context: RuleContext, node: Node) -> int:
+    """Return the axis of a stream of three axes along which attention looks: 1, or 0 if only that
+    has as many entries as an attention has queries."""
+    counts = {attention.query_count for attention in context.trace.recording.stats.attentions}
+    return 0 if node.shape[0] in counts and node.shape[1] not in counts else 1
+
+
+def _count_rows(context: RuleContext, node: Node, axis: int) -> int:
     """Return the rows of a table of which all tokens get the same one; 0 if there is none."""
-    graph, (_, length, width) = context.graph, node.shape
+    graph, length, width = context.graph, node.shape[axis], node.shape[-1]
     for operand in node.operands:
         shape = graph[operand.node].shape if operand.kind == "node" else operand.shape
-        if not shape or shape[-1] != width or (len(shape) > 1 and shape[-2] == length):
+        if not shape or shape[-1] != width or len(shape) > 3:
+            continue
+        if ((1,) * (3 - len(shape)) + tuple(shape))[axis] == length:
             continue
         if operand.kind == "constant":
             return max((_rows(b.shape, width) for b in _tables(context)), default=0)
@@ -138,3 +154,38 @@ def _rotates_heads(context: RuleContext, block: AddAnalysis) -> bool:
         is_over_heads = len(wide) == 2 and all(collect_origins([axis]) == {-1} for axis in wide)
         count += is_over_heads
     return count >= 4  # cosine and sine, of queries and keys
+
+
+@rule("inverted_bias")
+def inverted_bias(context: RuleContext) -> Iterator[Finding]:
+    """Report constant biases of the scores that grow with the distance, as ALiBi with a wrong sign.
+
+    A bias that is subtracted must grow, so that only those that are added are reported.
+    """
+    graph = context.graph
+    wrong = []
+    for attention in context.trace.recording.stats.attentions:
+        node = graph[attention.node]
+        if node.op in ATTENTION:
+            wrong += [node] if any(map(partial(_favors_far, graph), node.operands[3:])) else []
+            continue
+        for _ in range(MAX_SCORE_STEPS):
+            if not node.inputs or is_mixing(node.op):
+                break
+            others = [o for o in node.operands if o.node not in node.inputs]
+            if node.op == "add" and any(_favors_far(graph, o) for o in others):
+                wrong.append(node)
+                break
+            node = graph[max(node.inputs, key=lambda i: graph[i].size)]
+    if wrong:
+        yield Finding(
+            "inverted_bias", "error", wrong[0].path,
+            f"the bias of {len(wrong)} attentions grows with the distance of two tokens, so that "
+            "each token prefers those far away; subtract it, as ALiBi does: scores - slope * "
+            "distance",
+            {"attentions": len(wrong), "shape": wrong[0].shape},
+        )  # fmt: skip
+
+
+def _favors_far(graph: Graph, operand: Operand) -> bool:
+    return operand.favors_far or (operand.kind == "node" and graph[operand.node].favors_far)

@@ -1,4 +1,4 @@
-"""Rules `eps_too_small` and `low_precision_residual`: problems of reduced precision."""
+"""Rules `eps_too_small`, `eps_too_large` and `low_precision_residual`: numeric problems."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -21,6 +21,8 @@ ZERO_GUARD_OPS = frozenset(
 EPS_KINDS = ("layer", "rms", "group", "batch", "instance", "l2")
 LARGEST_EPS = 0.01
 """Larger numbers that are added to a divisor are not an epsilon."""
+LARGE_EPS = 0.05
+"""Epsilon from which a norm hardly normalizes tokens with a small variance."""
 LOW_PRECISION_DTYPES = (torch.float16, torch.bfloat16)
 
 
@@ -48,6 +50,8 @@ def _check_eps(context: RuleContext, norm: Norm) -> Finding | None:
         return None
     if norm.by_hand:
         guards = list(_find_zero_guards(context, norm))
+        if guards and not any(_precedes_division(graph, norm, g) for g in guards):
+            guards, eps = [], None  # added to 1 / 0, which stays infinite
         if eps is None and guards:
             return None  # another operation keeps the divisor away from zero
         dtypes = [g.dtype for g in guards if g.value == eps]
@@ -78,6 +82,20 @@ def _check_eps(context: RuleContext, norm: Norm) -> Finding | None:
         "eps=1e-5 or compute the norm in float32",
         {"eps": eps, "as computed": rounded, "dtype": str(exact)},
     )  # fmt: skip
+
+
+def _precedes_division(graph: Graph, norm: Norm, guard: "_ZeroGuard") -> bool:
+    """Return whether a guard acts on a magnitude, not on its reciprocal."""
+    half = graph[norm.source].size / 2
+    between = graph.nodes_between(norm.source, guard.node) - {guard.node}
+    return not any(
+        graph[i].size <= half
+        and (
+            graph[i].op in ("rsqrt", "reciprocal", "rdiv")
+            or (graph[i].op == "pow" and any((o.value or 0) < 0 for o in graph[i].operands))
+        )
+        for i in between
+    )
 
 
 def _is_stream_norm(context: RuleContext, norm: Norm) -> bool:
@@ -112,10 +130,10 @@ def _check_root(context: RuleContext, norm: Norm) -> Finding | None:
             problem = (
                 "which rounding can make negative, so its root is not a number"
                 if is_difference
-                else "so the gradient of a token of zeros is not a number"
+                else "so the gradient of a token of equal features is not a number"
             )
             return Finding(
-                "eps_too_small", "warning" if is_difference else "info", norm.path,
+                "eps_too_small", "warning", norm.path,
                 f"the root is taken of a variance without epsilon, {problem}; add eps inside the "
                 "root",
                 {"eps": norm.eps, "after the root": True, "dtype": str(graph[root].dtype)},
@@ -161,6 +179,22 @@ def _find_zero_guards(context: RuleContext, norm: Norm) -> Iterator[_ZeroGuard]:
             values += [node.detail["min"]] if "min" in node.detail else []
             for value in values:
                 yield _ZeroGuard(index, node.dtype, abs(value) if value else None, is_added)
+
+
+@rule("eps_too_large")
+def eps_too_large(context: RuleContext) -> Iterator[Finding]:
+    """Report norms whose epsilon is as large as a variance, such as a dropout rate in its place."""
+    for norm in context.iter_norms():
+        if norm.kind in ("layer", "rms", "group") and not norm.by_hand:
+            eps = norm.eps or 0.0
+            if eps >= LARGE_EPS:
+                yield Finding(
+                    "eps_too_large", "warning", norm.path,
+                    f"eps={eps:g} is added to the variance of each token, so that small tokens are "
+                    "not normalized; use 1e-5, and check the order of the arguments",
+                    {"eps": eps},
+                )  # fmt: skip
+                return
 
 
 @rule("low_precision_residual")

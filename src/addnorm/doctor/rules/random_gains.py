@@ -24,7 +24,7 @@ def random_gains(context: RuleContext) -> Iterator[Finding]:
     Training moves gains away from one, but hardly any changes its sign. A gain of zero, or one
     that is used as `1 + w`, is not random.
     """
-    gains = {name: norm for norm in context.iter_norms() for name in _gain_names(context, norm)}
+    gains = {name: norm for norm in context.iter_norms() for name in direct_gains(context, norm)}
     random = [name for name in gains if _is_random(context.weights[name].detach().float())]
     if not random or len(random) * 2 < len(gains):
         return
@@ -38,7 +38,7 @@ def random_gains(context: RuleContext) -> Iterator[Finding]:
     )  # fmt: skip
 
 
-def _gain_names(context: RuleContext, norm: Norm) -> list[str]:
+def direct_gains(context: RuleContext, norm: Norm) -> list[str]:
     """Return the weight that multiplies the result of a norm as it is."""
     node = context.graph[norm.node]
     names = [o.name for o in node.operands if o.kind == "weight"]

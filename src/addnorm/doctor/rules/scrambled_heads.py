@@ -7,7 +7,8 @@ moved behind the tokens before they are merged. With T tokens, H heads and d fea
     (B, H, T, d) -> (B, T, H d)      scrambled: a row of the result holds parts of several tokens
 
 `graph/axis_layout.py` follows the axes. An axis is scrambled if it holds a part of the tokens
-behind a part of the features, or if tokens are torn apart between examples and heads.
+behind a part of the features, or if tokens are torn apart between examples and heads. What it does
+not follow shows in a run in which the attention copies one token (`probing/token_sources.py`).
 """
 
 from collections.abc import Iterator
@@ -16,10 +17,12 @@ from addnorm.doctor.analysis.axis_mixing import trace_axes
 from addnorm.doctor.analysis.results import AddAnalysis
 from addnorm.doctor.graph.axis_layout import Axis, Layout
 from addnorm.doctor.graph.contractions import is_activation_product
+from addnorm.doctor.graph.nodes import Node, Shape
 from addnorm.doctor.graph.ops import ATTENTION, is_mixing
 from addnorm.doctor.report import Finding
 from addnorm.doctor.rule_context import RuleContext
 from addnorm.doctor.rules.base import rule
+from addnorm.doctor.rules.probing.token_sources import find_token_sources
 
 RESHAPES = frozenset({"view", "reshape", "unflatten", "view_as", "reshape_as"})
 FEATURES, TOKENS, EXAMPLES = (frozenset({axis}) for axis in (-1, -2, -3))
@@ -27,8 +30,18 @@ FEATURES, TOKENS, EXAMPLES = (frozenset({axis}) for axis in (-1, -2, -3))
 
 @rule("scrambled_heads")
 def scrambled_heads(context: RuleContext) -> Iterator[Finding]:
-    """Report attentions whose reshapes mix the numbers of different tokens."""
-    wrong = [(block, node) for block in context.blocks if (node := _find_scrambled(context, block))]
+    """Report attentions whose reshapes mix the numbers of different tokens.
+
+    Axes that cannot be followed, as those of interleaved rotations, may look scrambled; a run in
+    which the attention copies one token decides.
+    """
+    sources = find_token_sources(context)
+    intact = {s.block.add.node for s in sources if not s.is_scrambled and not s.is_unmixed}
+    wrong = [
+        (block, node)
+        for block in context.blocks
+        if block.add.node not in intact and (node := _find_scrambled(context, block))
+    ]
     if wrong:
         block, index = wrong[0]
         source = context.graph[index]
@@ -39,6 +52,81 @@ def scrambled_heads(context: RuleContext) -> Iterator[Finding]:
             "merging, as x.transpose(1, 2).reshape(B, T, C), and after splitting",
             {"shape": source.shape, "operation": source.op, "attentions": len(wrong)},
         )  # fmt: skip
+        return
+    swapping = _find_swapping_reshape(context)
+    if swapping is not None:
+        before = context.graph[swapping.inputs[0]].shape
+        yield Finding(
+            "scrambled_heads", "error", swapping.path,
+            f"a reshape from {before} to {swapping.shape} exchanges the sizes of two axes, but not "
+            "their numbers, so tokens and features are mixed up; use transpose or permute",
+            {"before": before, "after": swapping.shape, "operation": swapping.op},
+        )  # fmt: skip
+        return
+    scrambled = [s for s in sources if s.is_scrambled]
+    unmixed = [s for s in sources if s.is_unmixed]
+    if scrambled:
+        first = scrambled[0]
+        yield Finding(
+            "scrambled_heads", "error", context.module_path(first.block),
+            f"{len(scrambled)} attentions mix up the features of different tokens: with weights "
+            f"that copy token {first.expected} to token {first.token}, parts of the tokens "
+            f"{list(first.found)[:4]} arrive there; split heads as view(B, T, H, d).transpose(1, "
+            "2), and merge them in the reverse order",
+            {"attentions": len(scrambled), "copied": first.expected, "arrived": first.found[:8]},
+        )  # fmt: skip
+    elif unmixed and len(unmixed) == len(sources):
+        first = unmixed[0]
+        yield Finding(
+            "scrambled_heads", "error", context.module_path(first.block),
+            f"{len(unmixed)} attentions do not look along the tokens, but along their heads: with "
+            f"weights that copy token {first.expected} to token {first.token}, token "
+            f"{first.token} itself arrives; transpose heads and tokens before the product of "
+            "queries and keys",
+            {"attentions": len(unmixed), "copied": first.expected, "arrived": first.found},
+        )  # fmt: skip
+
+
+def _find_swapping_reshape(context: RuleContext) -> Node | None:
+    """Return a reshape that was probably meant as a transpose of tokens, pixels and features.
+
+    (B, T, C) -> (T, B, C)             sizes change places
+    (B, C, H, W) -> (B, H W, C)        an image, as if its channels were last
+    (B, H W, C) -> (B, C, H, W)        and back
+
+    A view after padding that shifts each row by one is a trick of relative positions, which also
+    explains why scores of four axes are not checked.
+    """
+    graph = context.graph
+    for node in graph:
+        if node.op not in RESHAPES or len(node.inputs) != 1 or not context.is_used(node.index):
+            continue
+        source = graph[node.inputs[0]]
+        if not source.active or source.op in ("pad", "constant_pad_nd", "cat"):
+            continue
+        if len(source.shape) == len(node.shape) == 3 and _is_swapped(source.shape, node.shape):
+            return node
+        if len(source.shape) == 4 and len(node.shape) == 3 and _is_image(*source.shape, node.shape):
+            return node
+        if len(source.shape) == 3 and len(node.shape) == 4 and _is_image(*node.shape, source.shape):
+            return node
+    return None
+
+
+def _is_swapped(one: Shape, other: Shape) -> bool:
+    """Return whether two neighboring sizes change places that differ by more than one."""
+    changed = [i for i, (a, b) in enumerate(zip(one, other, strict=True)) if a != b]
+    if len(changed) != 2 or changed[1] - changed[0] != 1 or 1 in one:
+        return False
+    i, j = changed
+    return (one[i], one[j]) == (other[j], other[i]) and abs(one[i] - one[j]) > 1
+
+
+def _is_image(batch: int, channels: int, height: int, width: int, tokens: Shape) -> bool:
+    """Return whether tokens have the sizes of an image with channels first, but channels last."""
+    pixels = height * width
+    is_flat = tokens == (batch, pixels, channels)
+    return is_flat and height > 1 and width > 1 and channels > 1 and channels not in (pixels, width)
 
 
 def _find_scrambled(context: RuleContext, block: AddAnalysis) -> int | None:

@@ -4,13 +4,17 @@ import math
 from collections.abc import Iterator
 from statistics import median
 
+from addnorm.doctor.analysis.norms import Norm
 from addnorm.doctor.analysis.results import AddAnalysis
 from addnorm.doctor.analysis.weight_roles import FUSED_QKV, find_weight_roles
 from addnorm.doctor.graph.nodes import Scale
 from addnorm.doctor.report import Finding
 from addnorm.doctor.rule_context import RuleContext
+from addnorm.doctor.rules.adapters import check_adapters
 from addnorm.doctor.rules.base import rule
+from addnorm.doctor.rules.constant_weights import constant_weights
 from addnorm.doctor.rules.probing.open_gates import negligible_branches
+from addnorm.doctor.rules.random_gains import direct_gains
 from addnorm.doctor.rules.scaled_init import check_init_flags, check_scaled_init
 
 MIN_EXPLICIT_SCALE = 1.05
@@ -30,6 +34,10 @@ MIN_NORM_FREE_BLOCKS = 4
 """Fewest blocks of a Transformer without norms that is checked."""
 MIN_SCALED_BLOCKS = 2
 """Fewest blocks with the same learned scale that are compared."""
+MIN_SKIP_SCALE = 0.3
+"""Smallest learned scale of a skip at initialization that keeps the stream."""
+MIN_VECTOR = 8
+"""Fewest numbers of a scale whose signs show that it is random."""
 
 
 @rule("scale_on_branch")
@@ -74,6 +82,8 @@ def scale_without_init(context: RuleContext) -> Iterator[Finding]:
         check_init_flags,
         _check_norm_free,
         _check_norm_gains,
+        _check_random_scales,
+        check_adapters,
     )
     findings = [finding for check in checks if (finding := check(context)) is not None]
     if findings and context.has_trained_gains:
@@ -152,7 +162,7 @@ def _check_scale_norm(context: RuleContext) -> Finding | None:
             names = {n for i in between for n in context.weight_names(i)}
             names |= set(context.norm_weights(norm))
             gains = [context.weights[n] for n in sorted(names) if context.weights[n].numel() == 1]
-            value = abs(float(gains[0].detach())) if gains else root
+            value = abs(float(gains[0].detach())) if gains else _constant_gain(context, norm, root)
             if value < root * MIN_SCALE_NORM_GAIN:
                 return Finding(
                     "scale_without_init", "warning", norm.path,
@@ -161,6 +171,15 @@ def _check_scale_norm(context: RuleContext) -> Finding | None:
                     {"gain": value, "sqrt(dim)": root},
                 )  # fmt: skip
     return None
+
+
+def _constant_gain(context: RuleContext, norm: Norm, default: float) -> float:
+    """Return the value of a gain vector of which all numbers are equal; else a default."""
+    for name in direct_gains(context, norm):
+        values = context.weights[name].detach().flatten()
+        if values.numel() > 1 and bool((values == values[0]).all()):
+            return abs(float(values[0]))
+    return default
 
 
 def _check_branch_gains(context: RuleContext) -> Finding | None:
@@ -196,21 +215,23 @@ def _check_skip_gains(context: RuleContext) -> Finding | None:
         if scale.kind == "weight"
     ]
     values = [scale.value for _, scale in learned]
-    if len(learned) < MIN_SCALED_BLOCKS or len(set(values)) > 1 or values[0] not in (0, 1):
+    if len(learned) < MIN_SCALED_BLOCKS or len(set(values)) > 1 or values[0] is None:
         return None
-    is_post_norm = all(context.wiring(block) == "post_ln" for block, _ in learned)
-    if values[0] == 1 and not is_post_norm:
+    if abs(values[0]) < MIN_SKIP_SCALE:
+        return Finding(
+            "scale_without_init", "warning", context.module_path(learned[0][0]),
+            f"the learned scales of the skip start at {values[0]:.3g}, so that the stream is lost "
+            "at first; LayerScale and ReZero scale the branch: x + alpha * f(x)",
+            {"scales": len(learned), "start": values[0]},
+        )  # fmt: skip
+    if values[0] != 1:
         return None
-    message = (
-        "the learned scales of the skip start at 0, so that the stream is lost at first; ReZero "
-        "scales the branch: x + alpha * f(x)"
-        if values[0] == 0
-        else "the learned scales of the skip all start at 1, as in Post-LN without them; Admin "
-        "computes them from the variances of the branches in a profiling pass"
-    )
+    if not all(context.wiring(block) == "post_ln" for block, _ in learned):
+        return None
     return Finding(
-        "scale_without_init", "info" if values[0] else "warning",
-        context.module_path(learned[0][0]), message,
+        "scale_without_init", "info", context.module_path(learned[0][0]),
+        "the learned scales of the skip all start at 1, as in Post-LN without them; Admin computes "
+        "them from the variances of the branches in a profiling pass",
         {"scales": len(learned), "start": values[0]},
     )  # fmt: skip
 
@@ -236,16 +257,49 @@ def _check_norm_free(context: RuleContext) -> Finding | None:
 
 
 def _check_norm_gains(context: RuleContext) -> Finding | None:
-    """Check that no norm starts with a gain of 0 and another bias: it would return a constant."""
+    """Check that no norm on the stream starts with a gain of 0: it would return a constant.
+
+    A gain of 0 at the end of a branch closes the branch at first, and that of a final norm makes
+    the first outputs 0; both are healthy, since these gains learn first. If no matrix gets a
+    gradient, `constant_weights` says so.
+    """
+    closing = {block.exit_norm for block in context.analysis.add_analyses}
+    on_stream = {i for b in context.blocks for i in (*b.entry_norms, b.post_norm)}
     for norm in context.iter_norms():
-        if norm.by_hand or len(norm.weights) != 2:
+        if norm.node in closing:
             continue
-        gain, bias = (context.weights[name].detach() for name in norm.weights)
-        if not bool(gain.any()) and bool(bias.all()):
+        names = list(norm.weights) or direct_gains(context, norm)
+        values = [context.weights[name].detach() for name in names if name in context.weights]
+        if not values or bool(values[0].any()) or values[0].numel() < 2:
+            continue
+        has_bias = len(values) == 2 and bool(values[1].all())
+        if has_bias or norm.node in on_stream:
+            if any(constant_weights(context)):
+                return None
             return Finding(
                 "scale_without_init", "warning", norm.path,
-                "the gain of this norm starts at 0 and its bias does not, so that its output is "
-                "constant; start the gain at 1 and the bias at 0",
-                {"gain": 0.0, "bias": float(bias.float().mean())},
+                "the gain of this norm starts at 0, so that its output is constant; start the gain "
+                "at 1 and the bias at 0, or multiply by 1 + gain",
+                {"gain": 0.0, "bias": float(values[1].float().mean()) if has_bias else 0.0},
             )  # fmt: skip
     return None
+
+
+def _check_random_scales(context: RuleContext) -> Finding | None:
+    """Check that learned scales of branches do not start as random numbers of both signs."""
+    random = []
+    for block in context.blocks:
+        for scale in block.scales:
+            names = context.weight_names(scale.node, include_slices=False)
+            values = [context.weights[n].detach().float() for n in names if n in context.weights]
+            vectors = [v.flatten() for v in values if v.numel() == scale.size >= MIN_VECTOR]
+            is_random = any(0.2 < float((v < 0).float().mean()) < 0.8 for v in vectors)
+            random += [(block, scale)] if scale.kind == "weight" and is_random else []
+    if len(random) < MIN_SCALED_BLOCKS or context.has_trained_gains:
+        return None
+    return Finding(
+        "scale_without_init", "warning", context.module_path(random[0][0]),
+        f"the learned scales of {len(random)} branches start as random numbers of both signs; "
+        "LayerScale starts all of them at one small number, such as 1e-4",
+        {"scales": len(random)},
+    )  # fmt: skip

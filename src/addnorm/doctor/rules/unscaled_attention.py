@@ -23,6 +23,9 @@ from addnorm.doctor.trace.statistics import Attention
 PLAIN_OPS = PASS_THROUGH | SLICES | {"add", "sub", "neg", "cat", "stack", "setitem", "repeat",
                                      "repeat_interleave", "linear", "index_put"}  # fmt: skip
 """Operations that do not rescale queries, keys or scores."""
+REPEATS = frozenset({"repeat_interleave", "repeat"})
+"""Operations that copy keys and values for several heads of queries."""
+MAX_STREAM_STEPS = 24
 LARGE_DEVIATION = 0.5
 """Deviation of the logits above which attention starts uneven; torch's default weights give 1/3
 with the factor, and sqrt(d)/3 without it."""
@@ -39,6 +42,12 @@ class Scores:
     """Constant factor of the scores; None if something else may bound them."""
     total: float | None = None
     """Constant factor of queries, keys and scores together; None if it is not known."""
+    parts: tuple[float, ...] = ()
+    """Constant factors of queries, keys and scores, if all of them are known."""
+    heads: int = 0
+    """Number of heads; 0 if the scores do not show it."""
+    key_widths: tuple[int, ...] = ()
+    """Features that the matrices of queries and keys return for all heads."""
 
     @property
     def is_scaled(self) -> bool:
@@ -102,18 +111,22 @@ def _read_scores(context: RuleContext, block: AddAnalysis, attention: Attention)
         operands = tensor_operands(graph[index])
     elif node.op == "scaled_dot_product_attention":
         factor, operands = node.detail.get("scale"), list(node.operands[:2])
+        index = node.index
     else:
         return None  # multi_head_attention_forward always scales
     streams = [o.node for o in operands if o.kind == "node"]
     if len(streams) != 2:
         return None
-    total = factor
+    dim = min(graph[i].shape[-1] for i in streams)
+    is_fused = node.op == "scaled_dot_product_attention"
+    parts = [dim**-0.5 if is_fused and factor is None else factor]
     for stream in dict.fromkeys(streams):
         if _is_scaled_stream(context, block, stream):
             factor = None
-        constant = _stream_factor(graph, stream)
-        total = None if total is None or constant is None else total * constant
-    dim = min(graph[i].shape[-1] for i in streams)
+        parts.append(_stream_factor(context, stream))
+    known = [part for part in parts if part is not None]
+    total = math.prod(known) if len(known) == len(parts) else None
+    shape = graph[streams[0] if is_fused else index].shape
     if node.op == "softmax":
         axes = [find_operand_axes(graph, index, position=i) for i in range(2)]
         sizes = [
@@ -122,21 +135,45 @@ def _read_scores(context: RuleContext, block: AddAnalysis, attention: Attention)
             if a
         ]
         dim = min(sizes, default=dim)
-    return Scores(block, attention, dim, factor, total)
+    return Scores(
+        block, attention, dim, factor, total,
+        parts=tuple(known) if total is not None else (),
+        heads=shape[-3] if len(shape) > 3 else 0,
+        key_widths=tuple(w for i in streams if (w := _projected_width(graph, i))),
+    )  # fmt: skip
 
 
-def _stream_factor(graph: Graph, index: int) -> float | None:
-    """Return the constant factor between a projection and the scores; None if it is not known."""
-    factor = 1.0
+def _stream_factor(context: RuleContext, index: int) -> float | None:
+    """Return the constant factor between a projection and the scores; None if it is not known.
+
+    Rotary positions do not change the length of queries and keys: of their two parts, the first is
+    followed.
+    """
+    graph, factor = context.graph, 1.0
     node = graph[index]
-    for _ in range(20):
+    for _ in range(MAX_STREAM_STEPS):
         if node.op == "linear":
             return factor
-        constant = 1.0 if node.op in PASS_THROUGH | SLICES else _constant_factor(node)
-        if constant is None or len(node.inputs) != 1:
+        is_joined = node.op in ("add", "sub", "cat", "stack") and len(node.inputs) > 1
+        is_rotation = node.op == "mul" and len(node.inputs) == 1 and _is_rotation(context, node)
+        is_plain = node.op in PASS_THROUGH | SLICES | REPEATS | {"view_as_complex"}
+        constant = 1.0 if is_plain or is_joined or is_rotation else _constant_factor(node)
+        if constant is None or not node.inputs or (len(node.inputs) > 1 and not is_joined):
             return None
         factor, node = factor * constant, graph[node.inputs[0]]
     return None
+
+
+def _projected_width(graph: Graph, index: int) -> int:
+    """Return the features that the matrix of queries or keys returns; 0 if it is not found."""
+    node = graph[index]
+    for _ in range(20):
+        if node.op == "linear":
+            return node.shape[-1]
+        if not node.inputs:
+            break
+        node = graph[node.inputs[0]]
+    return 0
 
 
 def _find_product(context: RuleContext, index: int) -> tuple[int, float | None] | None:
@@ -182,14 +219,23 @@ def _is_scaled_stream(context: RuleContext, block: AddAnalysis, index: int) -> b
             if _has_constant_factor(context, block, node.index):
                 return True
             continue
-        is_rotation = node.op == "mul" and not names and _is_rotation(context, node.index)
+        is_rotation = node.op == "mul" and not names and _is_rotation(context, node)
         is_plain = node.op in PLAIN_OPS and (not names or node.op in ("add", "cat"))
         if not (is_plain or is_rotation or _constant_factor(node) == 1):
             return True
-        new = [i for i in node.inputs if i not in visited and i in block.add.path | {index}]
+        near = [
+            i for i in node.inputs if i in block.add.path or _is_other_stream(context, block, i)
+        ]
+        new = [i for i in near if i not in visited]
         visited.update(new)
         waiting += new
     return not has_matrix
+
+
+def _is_other_stream(context: RuleContext, block: AddAnalysis, index: int) -> bool:
+    """Return whether a node belongs to the keys that a cross-attention reads."""
+    is_cross = block.kind == "cross-attention" and index != block.add.fork
+    return is_cross and context.graph[index].last_mixing >= 0
 
 
 def _constant_factor(node: Node) -> float | None:
@@ -203,9 +249,8 @@ def _constant_factor(node: Node) -> float | None:
     return operand.value if node.op == "mul" else 1 / operand.value
 
 
-def _is_rotation(context: RuleContext, index: int) -> bool:
+def _is_rotation(context: RuleContext, node: Node) -> bool:
     """Return whether a factor is a table with an entry for each token, as in rotary positions."""
-    node = context.graph[index]
     sizes = [
         math.prod(o.shape or (context.graph[o.node].shape if o.kind == "node" else ()))
         for o in node.operands
@@ -228,6 +273,7 @@ def _is_scaled_by_init(context: RuleContext, scores: Scores) -> bool:
     """Return whether the initial query and key weights are smaller than those of the values.
 
     With d features, 1 / sqrt(d) may be part of either matrix or of both; halfway there suffices.
+    Queries that start smaller than keys by most of that factor show it as well.
     """
     deviations: dict[str, float] = {}
     for name, role in find_weight_roles(context.analysis, scores.block).items():
@@ -249,4 +295,4 @@ def _is_smaller(deviations: list[float], dim: int) -> bool:
     query, key, value = deviations
     if any(map(math.isnan, deviations)) or not value:
         return True
-    return query * key < value**2 * dim**-0.25
+    return query * key < value**2 * dim**-0.25 or query < key * dim**-0.375

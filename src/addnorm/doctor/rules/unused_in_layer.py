@@ -40,10 +40,11 @@ def unused_in_layer(context: RuleContext) -> Iterator[Finding]:
 
     Layers that did not run at all are reported if the others are consecutive layers of a residual
     stream: experts and heads that the inputs do not select are not. Several matrices that a layer
-    leaves out together are at most a remark: layers may share keys and values. So is a part of a
-    layer whose weights have other sizes: it may have another stride, or another task.
+    leaves out together are at most a remark, unless they are a whole sub-module: layers may share
+    keys and values. So is a part of a layer whose weights have other sizes: it may have another
+    stride, or another task.
     """
-    counts = _count_uses(context)
+    counts = count_uses(context)
     groups: dict[str, list[_Part]] = {}
     for part in _iter_parts(context):
         groups.setdefault(part.name, []).append(part)
@@ -68,7 +69,8 @@ def unused_in_layer(context: RuleContext) -> Iterator[Finding]:
         paths = list(_outermost(context, parts, counts))  # unused norms have a rule of their own
         matrices = {p.path.rpartition(".")[0] for p in parts if p.is_matrix}
         if paths:
-            is_certain = len(matrices) < 2 and bool(equals[layer])
+            is_whole = _is_whole_child(context, layer, matrices, counts)
+            is_certain = (len(matrices) < 2 or is_whole) and bool(equals[layer])
             yield _make_finding(layer, paths, is_certain=is_certain)
 
 
@@ -83,7 +85,7 @@ def _make_finding(layer: str, paths: list[str], *, is_certain: bool) -> Finding:
     )  # fmt: skip
 
 
-def _count_uses(context: RuleContext) -> Counter[str]:
+def count_uses(context: RuleContext) -> Counter[str]:
     """Return how often weights are read and modules are called, in the mode that uses them more."""
     others = (*context.trace.gradients.weights, *context.trace.recording.no_grad_weights)
     counts = Counter(dict.fromkeys(others, 1))  # those of opaque kernels
@@ -106,6 +108,21 @@ def _iter_parts(context: RuleContext) -> Iterator[_Part]:
             whole = f"{path}.{name}"
             if whole in context.weights and context.is_trainable(whole):
                 yield _Part(whole, layer, is_matrix=weight.dim() > 1)
+
+
+def _is_whole_child(
+    context: RuleContext, layer: str, matrices: set[str], counts: Counter[str]
+) -> bool:
+    """Return whether unused matrices are all those of one child of a layer."""
+    children = {path.removeprefix(f"{layer}.").partition(".")[0] for path in matrices}
+    if len(children) != 1:
+        return False
+    child = f"{layer}.{children.pop()}."
+    return not any(
+        name in counts
+        for name, weight in context.weights.items()
+        if weight.dim() > 1 and name.startswith(child)
+    )
 
 
 def _are_alike(context: RuleContext, one: _Part, other: _Part) -> bool:

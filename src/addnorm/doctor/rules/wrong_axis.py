@@ -9,8 +9,10 @@ queries and keys               the axis that their product sums over
 import math
 from collections.abc import Iterator
 
+from addnorm.doctor.analysis.axis_mixing import trace_axes
 from addnorm.doctor.analysis.norms import FEATURE_NORMS, Norm
 from addnorm.doctor.analysis.results import AddAnalysis
+from addnorm.doctor.graph.axis_layout import collect_origins
 from addnorm.doctor.graph.contractions import find_operand_axes
 from addnorm.doctor.graph.graph import Graph
 from addnorm.doctor.graph.ops import ATTENTION, CONVOLUTION, PRODUCT, SLICES, is_mixing
@@ -54,6 +56,11 @@ def _iter_wrong_norms(context: RuleContext, block: AddAnalysis) -> Iterator[tupl
     if len(shape) == 4:
         if block.kind in TRANSFORMER_KINDS:
             yield from ((n, w) for n in norms if (w := _describe_image_axis(graph, block, norm=n)))
+        elif block.kind == "convolution":
+            inner = [context.norms[i] for i in sorted(block.add.path) if i in context.norms]
+            yield from (
+                (n, w) for n in inner if (w := _describe_channel_axis(context, block, norm=n))
+            )
     elif len(shape) == 3 and block.kind == "convolution":
         yield from ((n, w) for n in norms if (w := _describe_time_axis(context, block, norm=n)))
     elif len(shape) in (2, 3) and block.kind in TRANSFORMER_KINDS:
@@ -83,6 +90,25 @@ def _describe_image_axis(graph: Graph, block: AddAnalysis, *, norm: Norm) -> str
     if rank != 4 or not has_channels_first or norm.kind not in FEATURE_NORMS or not one_side:
         return ""
     return "one side of the image, not features"
+
+
+def _describe_channel_axis(context: RuleContext, block: AddAnalysis, *, norm: Norm) -> str:
+    """Describe a norm in a convolutional branch that takes one side of the image for channels."""
+    graph = context.graph
+    layouts, steps = trace_axes(graph, block.add.path, starts=[block.add.fork])
+    channels = {origin for step in steps if step.kind == "channels" for origin in step.origins}
+    layout = layouts.get(norm.source, ())
+    if len(channels) != 1 or len(layout) != 4 or norm.by_hand:
+        return ""
+    if norm.kind == "batch":
+        own = collect_origins([layout[1]])
+        is_side = own and not own & channels and len(own) == 1
+        return "each row or column of the image, not channels" if is_side else ""
+    if norm.kind in ("layer", "rms") and norm.axes == (-1,) and norm.weights:
+        own = collect_origins([layout[-1]])
+        is_side = own and not own & channels and len(own) == 1
+        return "one side of the image, not features" if is_side else ""
+    return ""
 
 
 def _shapes_around(graph: Graph, index: int) -> set[tuple[int, ...]]:

@@ -1,4 +1,4 @@
-"""Rule `wrong_softmax_axis`: attention weights that are normalized over the queries."""
+"""Rules `wrong_softmax_axis` and `double_softmax`: weights that are normalized wrongly."""
 
 from collections.abc import Iterator
 
@@ -16,6 +16,7 @@ from addnorm.doctor.rules.base import rule
 
 SAME_AXES = DROPOUT | CASTS | {"contiguous", "clone", "alias", "identity"}
 """Operations that keep the order of axes."""
+MAX_STEPS_BETWEEN = 4
 RESHAPES = frozenset({"view", "reshape", "unflatten", "view_as", "reshape_as"})
 BEFORE_SOFTMAX = PASS_THROUGH | SLICES | {"mul", "div", "add", "sub"}
 
@@ -27,10 +28,16 @@ def wrong_softmax_axis(context: RuleContext) -> Iterator[Finding]:
     Silent if the weights are divided by a sum afterwards, as in slot attention, or transposed.
     """
     graph = context.graph
-    wrong, joint = [], []
+    wrong, joint, single = [], [], []
     for node in graph:
-        dim = node.detail.get("dim")
-        if node.op != "softmax" or not isinstance(dim, int) or not _is_scores(graph, node):
+        if node.op != "softmax":
+            continue
+        dim = node.detail.get("dim", _implicit_dim(node))
+        if not isinstance(dim, int):
+            continue
+        if _is_of_one_column(context, node, dim):
+            single.append(node)
+        if not _is_scores(graph, node):
             continue
         summed = _find_summed_axes(graph, node)
         if summed and dim % len(node.shape) not in summed:
@@ -54,6 +61,58 @@ def wrong_softmax_axis(context: RuleContext) -> Iterator[Finding]:
             "apply the softmax to the axis of keys only",
             {"shape": joint[0].shape, "attentions": len(joint)},
         )  # fmt: skip
+    if single:
+        yield Finding(
+            "wrong_softmax_axis", "error", single[0].path,
+            "the softmax runs over the one number that a matrix with one column gives each token, "
+            "so all weights are 1 and the matrix does not learn; normalize over the tokens, as "
+            "softmax(dim=1)",
+            {"shape": single[0].shape, "softmaxes": len(single)},
+        )  # fmt: skip
+
+
+def _implicit_dim(node: Node) -> int:
+    """Return the axis that torch chooses for a softmax without `dim`."""
+    return 0 if len(node.shape) in (0, 1, 3) else 1
+
+
+@rule("double_softmax")
+def double_softmax(context: RuleContext) -> Iterator[Finding]:
+    """Report a softmax of the result of another softmax, which makes all weights nearly equal."""
+    graph = context.graph
+    pairs = []
+    for node in graph:
+        if node.op == "softmax" and node.inputs:
+            before = node
+            for _ in range(MAX_STEPS_BETWEEN):
+                before = graph[before.inputs[0]]
+                if before.op not in SAME_AXES or not before.inputs:
+                    break
+            if before.op == "softmax" and before.shape == node.shape:
+                pairs.append(node)
+    if pairs:
+        yield Finding(
+            "double_softmax", "error", pairs[0].path,
+            f"{len(pairs)} softmaxes are applied to weights that already are a softmax, so that "
+            "all weights become nearly equal; apply one of them only",
+            {"shape": pairs[0].shape, "softmaxes": len(pairs)},
+        )  # fmt: skip
+
+
+def _is_of_one_column(context: RuleContext, node: Node, dim: int) -> bool:
+    """Return whether a softmax normalizes the single output feature of a matrix."""
+    graph, axis = context.graph, dim % max(len(node.shape), 1)
+    if len(node.shape) < 2 or node.shape[axis] != 1 or axis != len(node.shape) - 1:
+        return False
+    for _ in range(8):
+        if not node.inputs or node.op not in SAME_AXES | {"softmax", "mul", "div", "add", "sub"}:
+            return False
+        node = graph[node.inputs[0]]
+        names = [n for n in context.weight_names(node.index) if context.weights[n].dim() == 2]
+        if node.op in PRODUCT | {"linear"} and names:
+            shape = context.weights[names[0]].shape
+            return shape[0 if node.op == "linear" else -1] == 1 and node.shape[-1] == 1
+    return False
 
 
 def _is_scores(graph: Graph, node: Node) -> bool:

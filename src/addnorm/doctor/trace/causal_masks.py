@@ -46,6 +46,33 @@ def causal_offset(mask: Tensor) -> int:
             return 0
 
 
+def grows_with_distance(bias: Tensor) -> bool:
+    """Return whether the bias of every pair of tokens is larger the further they are apart.
+
+    Only earlier keys are compared, since a causal mask may hide the others. ALiBi adds the
+    opposite.
+
+    >>> distance = (torch.arange(5)[:, None] - torch.arange(5)).float()
+    >>> grows_with_distance(distance), grows_with_distance(-distance)
+    (True, False)
+
+    Args:
+        bias: (..., tokens, tokens) floating-point tensor
+    """
+    is_square = bias.dim() >= 2 and bias.shape[-1] == bias.shape[-2] >= MIN_MASK_TOKENS
+    if not is_square or not bias.is_floating_point() or bias.device.type == "meta":
+        return False
+    with torch._C.DisableTorchFunction(), torch.no_grad():
+        try:
+            keys = min(bias.shape[-1], MAX_MASK_TOKENS)
+            corner = bias.detach()[..., :keys, :keys].reshape(-1, keys, keys)[:MAX_MASKS].double()
+            steps = corner[..., :-1] - corner[..., 1:]  # from a key to the one behind it
+            earlier = torch.ones(keys, keys - 1, dtype=torch.bool, device=bias.device).tril(-1)
+            return bool((steps[:, earlier] > 0).all()) and bool(steps[:, earlier].isfinite().all())
+        except RuntimeError:  # inside vmap a tensor has no values
+            return False
+
+
 def _is_constant_below(mask: Tensor, keys: int) -> bool:
     """Return whether queries behind the last key see as much as the query of the last key."""
     below = mask[..., keys:, :]

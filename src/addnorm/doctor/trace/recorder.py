@@ -56,7 +56,7 @@ from addnorm.doctor.trace.call_arguments import (
     iter_plain_arguments,
     small_tensor_mean,
 )
-from addnorm.doctor.trace.causal_masks import causal_offset
+from addnorm.doctor.trace.causal_masks import causal_offset, grows_with_distance
 from addnorm.doctor.trace.fused_ops import decompose_fused_add
 from addnorm.doctor.trace.module_stack import ModuleStack
 from addnorm.doctor.trace.recording import Recording
@@ -295,6 +295,7 @@ class GraphRecorder(TorchFunctionMode):
         if not node.active and node.op != "embedding":
             node.value = small_tensor_mean(tensor)
             node.causal_offset = 0 if node.learned else causal_offset(tensor)
+            node.favors_far = not node.learned and grows_with_distance(tensor)
         self._tensor_nodes[tensor] = node.index
         return node
 
@@ -320,7 +321,13 @@ class GraphRecorder(TorchFunctionMode):
             name = name or self._modules.find_weight(value)
             frozen = not value.requires_grad
             return Operand("weight", value=mean, shape=shape, name=name, frozen=frozen)
-        return Operand("constant", value=mean, shape=shape, causal_offset=causal_offset(value))
+        return Operand(
+            "constant",
+            value=mean,
+            shape=shape,
+            causal_offset=causal_offset(value),
+            favors_far=grows_with_distance(value),
+        )
 
     # residual adds
 

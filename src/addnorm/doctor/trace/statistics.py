@@ -40,9 +40,10 @@ SATURATION_THRESHOLDS = {"tanh": 1.818, "erf": 1.517}
 MIN_PATTERN_TOKENS = 4
 """Smallest number of tokens at which the pattern of a mask is recognized."""
 
-Visibility = Literal["others", "prefix", "later", "itself", "nothing"]
+Visibility = Literal["others", "prefix", "later", "itself", "nothing", "before"]
 """What each token sees: a `prefix` and what precedes it, `later` tokens and perhaps itself, only
-`itself`, or `nothing`; `others` stands for everything else, such as all tokens or earlier ones."""
+`itself`, `nothing`, or only those `before` it, so that the first token sees none; `others` stands
+for everything else, such as all tokens or earlier ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +69,8 @@ class Attention:
     """Smallest absolute logit that is not masked."""
     has_blind_query: bool = False
     """Whether all logits of some query are minus infinity, so that its weights are NaN."""
+    is_triangular: bool = False
+    """Whether the i-th query sees the first i keys, also if there are more keys than queries."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,6 +180,7 @@ class StatsCollector:
                     min_logit=min_logit,
                     visible=_find_visible(reading.logits) if reading.is_square else "others",
                     has_blind_query=bool((reading.logits[:1] == -math.inf).all(-1).any()),
+                    is_triangular=_is_triangular(reading.logits),
                 )
         except Exception:  # a statistic must not break the forward pass
             return
@@ -256,11 +260,22 @@ def _find_visible(logits: Tensor) -> Visibility:
     if not bool(visible.any()):
         return "nothing"
     if bool(visible.tril(-1).any()):
+        if queries == keys and torch.equal(visible, torch.ones_like(visible).tril(-1)):
+            return "before"
         return "prefix" if _is_prefix(visible[:, :queries]) else "others"
     later = visible.triu(1).any(-1)
     if bool(later[: keys - 1].all()):
         return "later"
     return "others" if bool(later.any()) else "itself"
+
+
+def _is_triangular(logits: Tensor) -> bool:
+    """Return whether the i-th query of the first example sees the first i keys only."""
+    logits = logits[:1].nan_to_num(nan=0.0, neginf=-math.inf)
+    if min(logits.shape[-2:]) < MIN_PATTERN_TOKENS or is_exploding(logits):
+        return False
+    visible = (~find_masked(logits)).flatten(0, -3).any(0)
+    return torch.equal(visible, torch.ones_like(visible).tril())
 
 
 def _is_prefix(visible: Tensor) -> bool:

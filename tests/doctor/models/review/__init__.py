@@ -3,10 +3,11 @@
 A batch was written and committed with what a report must say (`expect`) before the doctor ran on it
 once. `verdicts.json` records for each bug whether that first run found it, and which rules explain
 it; a finding with a wrong explanation does not count. The second batch was written after the misses
-of the first had been repaired.
+of the first had been repaired, the third without reading the rules.
 
     first batch    bugs/, healthy/
     second batch   second_bugs/, healthy/second.py
+    third batch    third_bugs/, healthy/third.py, healthy/third_vision.py
 """
 
 import json
@@ -22,13 +23,12 @@ import addnorm
 from tests.doctor.models.review.case import CASES, HEALTHY, Case, Healthy
 
 FOLDER = Path(__file__).parent
-for _part in ("bugs", "second_bugs", "healthy"):
+for _part in ("bugs", "second_bugs", "third_bugs", "healthy"):
     for _module in iter_modules([str(FOLDER / _part)]):
         import_module(f"{__name__}.{_part}.{_module.name}")
 
 VERDICTS = json.loads((FOLDER / "verdicts.json").read_text(encoding="utf-8"))
 KNOWN_MISSES = {name for name, entry in VERDICTS.items() if not entry["accepted"]}
-
 __all__ = [
     "CASES",
     "HEALTHY",

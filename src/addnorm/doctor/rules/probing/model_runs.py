@@ -126,6 +126,7 @@ def _trace_in_train_mode(context: RuleContext) -> RuleContext | None:
         finally:
             set_train_mode(trace.model, trace.training)
             guard.restore()
+        context.cache["train attentions"] = recording.stats.attentions
         counts = [sum(n.op in DROPOUT for n in g) for g in (context.graph, recording.graph)]
         if counts[0] == counts[1]:
             return None

@@ -19,11 +19,32 @@ KNOWN_NAMES: tuple[tuple[str, ...], ...] = (
     ("learned", "sinusoidal", "rotary", "rope", "alibi", "relative", "none"),
 )
 """Names that options of Transformers commonly have, by kind."""
+SIZE_WORDS = (
+    "head", "layer", "depth", "dim", "hidden", "width", "ffn", "window", "expert", "kernel", "rank",
+    "max_len", "max_position", "max_seq", "context", "block_size",
+)  # fmt: skip
+"""Parts of the names of options that are sizes of a network, which the forward pass must show."""
+OTHER_WORDS = (
+    "batch", "seed", "step", "epoch", "worker", "log", "drop", "checkpoint", "shard", "parallel",
+    "cache", "token_id", "freeze", "frozen", "offload", "chunk",
+)  # fmt: skip
 KNOWN_CALLABLES: tuple[tuple[Any, ...], ...] = (
     (nn.ReLU, nn.GELU, nn.SiLU, nn.Tanh),
     (F.relu, F.gelu, F.silu, torch.tanh),
     (nn.LayerNorm, nn.RMSNorm, nn.Identity),
 )
+
+
+def is_size_name(name: str) -> bool:
+    """Return whether the name of an integer option says that it is a size of the network.
+
+    >>> is_size_name("num_heads"), is_size_name("batch_size"), is_size_name("seed")
+    (True, False, False)
+    """
+    words = name.lower()
+    return any(word in words for word in SIZE_WORDS) and not any(
+        word in words for word in OTHER_WORDS
+    )
 
 
 def is_known_name(value: Any) -> bool:
@@ -49,7 +70,8 @@ def alternative_values(
     if isinstance(value, float):
         return [value / 2 if value else 0.1, *([0.9] if 0 <= value < 0.9 else [])]
     if isinstance(value, int):
-        return [value + 1, 2 * value or 2]
+        smaller = [v for v in (value // 2, 1) if 0 < v < value and is_size_name(name)]
+        return list(dict.fromkeys([value + 1, 2 * value or 2, *smaller]))
     if isinstance(value, Enum):
         return [other for other in type(value) if other is not value]
     if value is None:

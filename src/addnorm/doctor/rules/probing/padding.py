@@ -68,12 +68,15 @@ def iter_padding_changes(context: RuleContext) -> Iterator[PaddingChange]:
             checked.add(tokens)
             change = _lengths_change(context, lengths_name=name, tokens=tokens)
             yield PaddingChange(f"lengths {name!r}", change)
+    masked_ids: dict[str, int] = {}
     for name, padding_id in iter_padding_ids(context, names):
         if name not in checked:
             checked.add(name)
+            masked_ids[name] = padding_id
             yield cut_change(context, name=name, padding_id=padding_id)
     for name, padding_id in iter_unmasked_padding(context, names):
-        if name not in checked:
+        # A model may mask another id than the one its embedding declares.
+        if name not in checked or masked_ids.get(name, padding_id) != padding_id:
             change = row_change(context, {name: names[name]}, padding_id=padding_id)
             source = f"padding index {padding_id} of the embedding of {name!r}"
             yield PaddingChange(source, change, is_masked=False)
