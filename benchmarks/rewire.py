@@ -2,9 +2,11 @@
 
 For each change: the held-out loss before, right after, and after 10 % more steps of training.
 
-    addnorm data files --lines --text train.txt.xz --valid-text valid.txt.xz -o wikitext-2
+    addnorm data files --lines --text train.txt.xz --valid-text valid.txt.xz \
+        --test-text test.txt.xz -o wikitext-2
     addnorm train lm -c benchmarks/recipes/wikitext2.yaml data=wikitext-2 norm=layer dim=64 \
-        depth=4 heads=4 vocab=2000 steps=1000 batch_tokens=1024 dropout=0 activation=gelu -o run
+        depth=4 heads=4 vocab=2000 steps=1000 batch_tokens=1024 max_length=128 dropout=0 \
+        activation=gelu -o run
     python benchmarks/rewire.py run
 """
 
@@ -16,9 +18,8 @@ import torch
 
 from addnorm.data.batches import BatchIterator
 from addnorm.models import Model
-from addnorm.rewiring.batches import read_batches
+from addnorm.rewiring import change_naively, rewire
 from addnorm.rewiring.losses import evaluation
-from addnorm.rewiring.rewire_model import _apply, _Request, rewire
 from addnorm.train import TrainedRun
 
 CHANGES = {
@@ -33,14 +34,6 @@ CHANGES = {
 }
 LR = 1e-4
 WARMUP = 10
-
-
-def naive_change(model: Model, changes: dict, calibrate: list) -> Model:
-    """Return the model after the change without centering, neutral gates and fit."""
-    fields = {name: changes.get(name) for name in ("norm", "qk_norm", "wiring", "depth")}
-    request = _Request(**fields, max_length=1024, fit_steps=0)
-    batches = read_batches("calibrate", calibrate)
-    return _apply(copy.deepcopy(model).double(), request, batches, fit=False).module.float()
 
 
 class Data:
@@ -112,7 +105,7 @@ def main() -> None:
     print("| change | grade | before | naive | ours | naive later | ours later |")
     print("|---|---|---|---|---|---|---|", flush=True)
     for name, changes in CHANGES.items():
-        naive = naive_change(base, changes, calibrate)
+        naive = change_naively(base, calibrate, **changes)
         ours, report = rewire(base, calibrate=calibrate, **changes)
         at_once = [held_out(each, valid_ids) for each in (naive, ours)]
         for each in (naive, ours):

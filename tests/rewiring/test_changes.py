@@ -148,6 +148,11 @@ def test_tensors_and_optimizer_state():
     ours, theirs = new_optimizer.state[result.embed.table], optimizer.state[model.embed.table]
     assert torch.equal(ours["exp_avg"], theirs["exp_avg"])
     assert not set(carried) & {*report.tensors.new, *report.tensors.transformed}
+    step = new_optimizer.state[result.embed.table]["step"]
+    assert float(step) == 1
+    assert step is not optimizer.state[model.embed.table]["step"]
+    new = dict(result.named_parameters())
+    assert {new[name] for name in carried} == set(new_optimizer.state)
     with pytest.raises(addnorm.UserError, match="new_optimizer: expected AdamW"):
         other = torch.optim.SGD(result.parameters(), lr=0.1)
         carry_optimizer_state(optimizer, model, other, result, report)

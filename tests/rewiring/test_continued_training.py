@@ -6,7 +6,9 @@ import pytest
 
 import addnorm
 from addnorm.cli.main import main
+from addnorm.norms.constant_std import ConstantStd
 from addnorm.rewiring.continued_training import read_start_recipe
+from addnorm.rewiring.removal.trainer import NormRemovalCallback
 from addnorm.train.recipe import read_recipe
 from addnorm.train.trainer import train
 
@@ -36,6 +38,23 @@ def test_train_goes_on_after_a_change(run, tmp_path):
     assert recipe.schedule == "cosine"  # with its warm-up of a tenth
     assert recipe.max_length == 32
     assert main(["train", "lm", *keys, "-o", str(out)]) == 0  # a finished run resumes as finished
+
+
+@pytest.mark.slow
+def test_norms_are_removed_during_a_run(run, tmp_path):
+    out = tmp_path / "removed"
+    keys = [f"start={run}", "rewire=norm=constant_std", "steps=5", "save_every=2"]
+    recipe = read_start_recipe("lm", None, keys, out)
+    callback = NormRemovalCallback(start=1, every=1, keep=1)
+    train(recipe, out, callback=callback, until=3)
+    assert callback.removal.num_removed == 3
+    again = NormRemovalCallback(start=1, every=1, keep=1)
+    train(recipe, out, callback=again)  # goes on where the first one was paused
+    model = addnorm.load(out)
+    flags = [bool(each.removed) for each in model.modules() if isinstance(each, ConstantStd)]
+    assert flags == [False, True, True, True, True]
+    deviations = [float(e.deviation) for e in model.modules() if isinstance(e, ConstantStd)]
+    assert min(deviations) > 0
 
 
 @pytest.mark.slow

@@ -226,6 +226,39 @@ def test_gains_and_biases_go_into_readers(norm):
     assert difference(model, back, ids(3, 9, seed=4)) < 1e-10
 
 
+class HeadFirst(Model):
+    """The head is registered before the table that it shares, so that the weight has its name."""
+
+    def __init__(self):
+        super().__init__(tied=True)
+        table = self.table
+        del self.table
+        self.table = table
+
+
+@pytest.mark.parametrize("norm", ["layer(affine=False)", "rms(affine=False)"])
+@pytest.mark.parametrize("make", [lambda: Model(tied=True), HeadFirst], ids=["tied", "head first"])
+def test_a_tied_head_takes_up_gains_in_a_copy(make, norm):
+    model = far_from_neutral(make()).double()
+    before = fingerprint(model)
+    result, report = addnorm.rewire(model, norm=norm, example_inputs=ids())
+    assert fingerprint(model) == before
+    assert report.grade == "exact"
+    assert result.head.weight is not result.table.weight
+    assert difference(model, result, ids(3, 9, seed=4)) < 1e-10
+
+
+@pytest.mark.parametrize("norm", ["layer(affine=False)", "rms(affine=False)"])
+def test_attention_of_torch_takes_up_gains(norm):
+    layer = nn.TransformerEncoderLayer(DIM, 2, 48, batch_first=True, norm_first=True, dropout=0.0)
+    encoder = nn.TransformerEncoder(layer, 2, norm=nn.LayerNorm(DIM), enable_nested_tensor=False)
+    model = far_from_neutral(nn.Sequential(nn.Embedding(50, DIM), encoder, nn.Linear(DIM, 5)))
+    result, report = addnorm.rewire(model.double(), norm=norm, example_inputs=ids())
+    assert report.grade == "exact"
+    assert not list(result[1].layers[0].norm1.parameters())
+    assert difference(model, result, ids(3, 9, seed=4)) < 1e-10
+
+
 def test_gains_stay_where_others_read_them():
     class Gate(Model):
         def forward(self, tokens):

@@ -141,7 +141,7 @@ def test_command(tmp_path, capsys):
     for arguments, message in (
         (["--norm", "rms", "-o", str(out)], "out: expected a new or empty folder"),
         (["--norm", "dyt", "-o", str(tmp_path / "a")], "text: expected a text file"),
-        (["-o", str(tmp_path / "b")], "rewire: expected norm, qk_norm, wiring or depth"),
+        (["-o", str(tmp_path / "b")], "rewire: expected one of norm, qk_norm, wiring, depth"),
     ):
         assert main(["rewire", target, *arguments]) == 2
         assert message in capsys.readouterr().err

@@ -68,6 +68,14 @@ MODELS = {
     ),
     "functional": (lambda: Model([FunctionalBlock(), Block()]), r"^blocks\.0: expected every"),
     "not finite": (not_finite, r"^model: expected finite outputs on the batch, got NaN"),
+    "two features": (
+        lambda: nn.Sequential(nn.Embedding(50, 2), nn.LayerNorm(2), nn.Linear(2, 3)),
+        r"^1: expected a norm over at least 3 features, got 2",
+    ),
+    "no norm": (
+        lambda: nn.Sequential(nn.Embedding(50, 4), nn.Linear(4, 3)),
+        r"^norm: expected a model with LayerNorm or RMSNorm, got Sequential without",
+    ),
     "parallel": (lambda: nn.DataParallel(Model()), r"^model: expected the module itself"),
     "no module": (lambda: 3, r"^model: expected a torch.nn.Module, got int"),
 }
@@ -87,7 +95,7 @@ def test_models(name):
 
 
 ARGUMENTS = {
-    "no change": ({}, r"^rewire: expected norm, qk_norm, wiring or depth"),
+    "no change": ({}, r"^rewire: expected one of norm, qk_norm, wiring, depth"),
     "norm": ({"norm": "rmss"}, r"unknown norm 'rmss'; did you mean 'rms'"),
     "norm of a batch": ({"norm": "batch"}, r"^norm: expected one of single tokens"),
     "condition": ({"norm": "ada_ln"}, r"^norm: expected one without a condition"),
@@ -95,6 +103,10 @@ ARGUMENTS = {
     "qk_norm": ({"qk_norm": "rns"}, r"unknown query-key norm"),
     "fewer layers": ({"depth": 1}, r"^depth: expected a whole number from 2"),
     "no number": ({"depth": 2.5}, r"^depth: expected a whole number"),
+    "loss": ({"norm": "rms", "loss": 3}, r"^loss: expected a function of model and batch, got 3"),
+    "fit_steps": ({"norm": "dyt", "fit_steps": "a"}, r"^fit_steps: expected a whole number from 0"),
+    "max_length": ({"norm": "rms", "max_length": 0}, r"^max_length: expected"),
+    "merge_norms": ({"merge_norms": "yes"}, r"^merge_norms: expected"),
     "require": ({"norm": "rms", "require": "good"}, r"^require: expected one of exact"),
 }
 

@@ -2,23 +2,34 @@
 
 import torch
 from torch import nn
-from torch.distributed.tensor import DTensor
-from torch.nn.parallel import DataParallel, DistributedDataParallel
 
 from addnorm.core.errors import UserError
+from addnorm.measure.sharded_norms import is_sharded
 
 PLAIN_FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
-QUANTIZED_PACKAGES = ("torch.ao.nn.quantized", "torch.nn.quantized", "bitsandbytes", "torchao")
+QUANTIZED_PACKAGES = (
+    *("torch.ao.nn.quantized", "torch.ao.nn.intrinsic.quantized", "torch.nn.quantized"),
+    *("bitsandbytes", "torchao", "gptqmodel", "auto_gptq", "awq", "hqq", "optimum.quanto"),
+)
+WRAPPERS = (
+    "DistributedDataParallel",
+    "DataParallel",
+    "FullyShardedDataParallel",
+    "DeepSpeedEngine",
+)
+"""Classes of parallel training whose attribute `module` is the model."""
 
 
 def check_model(model: object) -> None:
     """Raise `UserError` unless a model has plain weights that may be copied and changed."""
     if not isinstance(model, nn.Module):
         raise UserError(f"model: expected a torch.nn.Module, got {type(model).__name__}")
-    if isinstance(model, DistributedDataParallel | DataParallel):
+    if type(model).__name__ in WRAPPERS:
         raise UserError(
             f"model: expected the module itself, got {type(model).__name__}; pass model.module"
         )
+    if getattr(model, "hf_quantizer", None) is not None:
+        raise _quantized_error(type(model).__name__, type(model.hf_quantizer).__name__)
     if isinstance(model, torch.jit.ScriptModule):
         raise UserError("model: expected a module of Python code, got a scripted one")
     for path, module in model.named_modules():
@@ -29,7 +40,7 @@ def check_model(model: object) -> None:
                 f"model: expected weights with values, got {name} on the meta device; load the "
                 "weights first"
             )
-        if isinstance(weight, DTensor):
+        if is_sharded(weight):
             raise UserError(
                 f"model: expected whole weights, got the shard {name}; rewire before sharding"
             )
@@ -46,6 +57,11 @@ def _check_module(path: str, module: nn.Module) -> None:
         raise UserError(
             f"model: expected a module that is not compiled, got {path} compiled by "
             "torch.compile; rewire it first and compile the result"
+        )
+    if type(module).__module__.startswith("peft."):
+        raise UserError(
+            f"model: expected one without adapters, got {path} of PEFT; call merge_and_unload() "
+            "first, or rewire before get_peft_model, since an adapter is saved without its model"
         )
     if type(module).__module__.startswith(QUANTIZED_PACKAGES):
         raise _quantized_error(path, type(module).__name__)

@@ -17,6 +17,7 @@ from addnorm.core.key_values import load_yaml, parse_key_values
 from addnorm.data.tokenizer import Tokenizer
 from addnorm.models import Config, Model, load
 from addnorm.models.build import build_with_weights
+from addnorm.rewiring.apply_changes import CHANGES
 from addnorm.rewiring.batches import Batch
 from addnorm.rewiring.report import RewireReport
 from addnorm.rewiring.rewire_model import rewire
@@ -29,7 +30,6 @@ SCHEDULE = "cosine(warmup=0.1)"
 """Default schedule: the moments of the optimizer are new, so the rate is warmed up again."""
 RATES = ("dropout", "attention_dropout", "activation_dropout")
 """Fields of a model that may change without a rewiring."""
-CHANGES = ("norm", "qk_norm", "wiring", "depth")
 OWN_KEYS = ("steps", "schedule", "start", "rewire", "data", "tokenizer", "seed")
 """Keys that a run does not take over from the run that it starts from."""
 CALIBRATION_BATCHES = 2

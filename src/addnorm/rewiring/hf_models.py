@@ -9,7 +9,7 @@ from addnorm.core.errors import UserError
 from addnorm.interop import HFModel, to_hf
 from addnorm.interop.stock import to_stock
 from addnorm.interop.stock.widen import StockMismatchError
-from addnorm.interop.verify import _make_inputs
+from addnorm.interop.verify import make_example_inputs
 from addnorm.models.check_config import check_matches_config
 from addnorm.rewiring.losses import evaluation
 
@@ -43,7 +43,9 @@ class RewiredHFModel(HFModel):
         check_matches_config(self.model)
         result = self._to_stock_class()
         if result is None:
-            result = to_hf(copy.deepcopy(self.model), **self._special_tokens())
+            result = to_hf(copy.deepcopy(self.model), **self._special_tokens(), **self._labels())
+            if self.origin.generation_config is not None:
+                result.generation_config = copy.deepcopy(self.origin.generation_config)
         self._check_outputs(result)
         return result.train(self.training)
 
@@ -51,8 +53,7 @@ class RewiredHFModel(HFModel):
         """Return a model of a stock class, or None."""
         origin = self.origin
         end = getattr(origin.config, "eos_token_id", None)
-        labels = list((getattr(origin.config, "id2label", None) or {}).values())
-        options: dict[str, Any] = {"labels": labels if self.config.classes else ()}
+        options: dict[str, Any] = {"labels": [*self._labels().get("id2label", {}).values()]}
         if isinstance(end, int):
             options["end"] = end
         if self.config.image is not None:
@@ -70,6 +71,13 @@ class RewiredHFModel(HFModel):
             return hf_model
         return None
 
+    def _labels(self) -> dict[str, Any]:
+        """Return the names of the classes, as fields of a config of transformers."""
+        names = getattr(self.origin.config, "id2label", None)
+        if not names or not self.config.classes:
+            return {}
+        return {"id2label": dict(names), "label2id": {name: i for i, name in names.items()}}
+
     def _special_tokens(self) -> dict[str, Any]:
         names = ("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id")
         values = {name: getattr(self.origin.config, name, None) for name in names}
@@ -77,7 +85,7 @@ class RewiredHFModel(HFModel):
 
     @torch.no_grad()
     def _check_outputs(self, result: Any) -> None:
-        inputs = _make_inputs(self.config, next(iter(self.parameters())))
+        inputs = make_example_inputs(self.config, next(iter(self.parameters())))
         with evaluation(self, result):
             ours, theirs = self(**inputs), result(**inputs)
         name = "logits" if ours.get("logits") is not None else "last_hidden_state"

@@ -43,8 +43,9 @@ def run_batch(model: nn.Module, batch: Batch) -> Any:
     except USER_CODE_ERRORS as problem:
         if isinstance(problem, UserError):
             raise
+        hint = "leave labels out of a tuple, " if len(batch.args) > 1 else ""
         raise UserError(
-            f"the model could not be run on the batch: {describe_exception(problem)}; call "
+            f"the model could not be run on the batch: {describe_exception(problem)}; {hint}call "
             "model(...) with it first"
         ) from problem
 

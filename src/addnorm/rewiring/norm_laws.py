@@ -9,6 +9,7 @@ A module is a norm if it maps a token x to gain * n(x) + bias, with
 the formula on others. Class and attribute names are not looked at.
 """
 
+import contextlib
 import copy
 from dataclasses import dataclass
 from typing import Literal
@@ -18,15 +19,19 @@ from torch import Tensor, nn
 
 from addnorm.core.calls import Call
 from addnorm.core.errors import UserError
+from addnorm.doctor.analysis.norms import is_query_key
 from addnorm.doctor.model_trace import CallArguments, trace_model
 from addnorm.doctor.trace.errors import USER_CODE_ERRORS
 from addnorm.norms.base import Norm, make_norm
 from addnorm.norms.statistics import EpsMode
 from addnorm.rewiring.batches import Batch, find_dtype
+from addnorm.rewiring.proof import CastWatcher
 
 FEATURE_NORMS = ("layer", "rms")
+MIN_FEATURES = 3
+"""Of two features, LayerNorm returns nothing but their order."""
 TOLERANCE = 1e-9
-FLOAT32_TOLERANCE = 3e-6
+FLOAT32_TOLERANCE = 1e-5
 """Of a module that computes in float32 whatever its input is."""
 
 
@@ -80,6 +85,8 @@ class NormSite:
     law: NormLaw
     before: str = ""
     """Kind of the norm in the original, if its law has been simplified since."""
+    is_query_key: bool = False
+    """Whether it normalizes queries or keys, not the stream."""
 
     @property
     def kind(self) -> str:
@@ -100,7 +107,7 @@ def read_law(module: nn.Module, dim: int, rank: int = 3) -> NormLaw | None:
         dim: features of a token
         rank: number of axes of the inputs that it gets in the model
     """
-    if dim < 3 or sum(p.numel() for p in module.parameters()) > 4 * dim:
+    if dim < MIN_FEATURES or sum(p.numel() for p in module.parameters()) > 4 * dim:
         return None
     probe = copy.deepcopy(module).double().eval()
 
@@ -124,8 +131,10 @@ def _match_law(call: "object", x: Tensor) -> NormLaw | None:
     bias = call(torch.zeros_like(x[:1]))[0]
     shifted = call(x + 5.0) - call(x)
     kind: Literal["layer", "rms"] = "layer" if float(shifted.abs().max()) < 1e-4 else "rms"
-    # Far from zero in every feature, and so large that eps does not matter.
-    large = torch.where(x.abs() < 0.2, 0.2 + x.abs(), x)[:1] * 1e10
+    # Far from zero in every feature, also without the mean, and so large that eps does not matter.
+    signs = torch.ones_like(x[:1])
+    signs[:, ::2] = -1.0
+    large = signs * (1.0 + 0.1 * x[:1].abs()) * 1e10
     if kind == "layer":
         large = large - large.mean()
     gain = ((call(large)[0] - bias) / (large / large.square().mean().sqrt())[0]).clone()
@@ -141,9 +150,8 @@ def _match_law(call: "object", x: Tensor) -> NormLaw | None:
         eps["inside"].append(ratio**2 - mean_square)
         eps["outside"].append(ratio - mean_square**0.5)
     for mode in ("inside", "outside"):
-        second = eps[mode][1]
-        value = float(f"{max(second, 0.0):.4g}")
-        for candidate in (value, max(second, 0.0)):
+        second = max(eps[mode][1], 0.0)
+        for candidate in (float(f"{second:.2g}"), float(f"{second:.4g}"), second):
             law = NormLaw(kind, gain, bias, candidate, mode)
             if _fits(law, call, x):
                 return law
@@ -153,9 +161,11 @@ def _match_law(call: "object", x: Tensor) -> NormLaw | None:
 def _fits(law: NormLaw, call: "object", x: Tensor) -> bool:
     assert callable(call)
     tests = [x, 1e-3 * x, 1e3 * x + 7, torch.cat((x[1:], x[:1])) * 0.1 - 1]
-    differences = [float((law(test) - call(test)).abs().max()) for test in tests]
-    is_double = bool((call(x).float().double() != call(x)).any())
-    tolerance = TOLERANCE if is_double else FLOAT32_TOLERANCE
+    with CastWatcher() as watcher:
+        outputs = [call(test) for test in tests]
+    pairs = zip(tests, outputs, strict=True)
+    differences = [float((law(test) - output).abs().max()) for test, output in pairs]
+    tolerance = FLOAT32_TOLERANCE if watcher.has_casts else TOLERANCE
     return max(differences) <= tolerance * max(1.0, float(law.gain.abs().max()))
 
 
@@ -177,17 +187,21 @@ def find_norm_sites(
     with trace_model(model, CallArguments(args, kwargs), backward=False) as trace:
         graph = trace.analysis.graph
         uses = [
-            (norm.path, norm.kind, graph[norm.source].shape, norm.axes)
+            (norm.path, norm.kind, graph[norm.source].shape, norm.axes, is_query_key(graph, norm))
             for norm in sorted(trace.analysis.norms.values(), key=lambda each: each.node)
             if norm.kind in kinds
         ]
         counts = trace.recording.call_counts
     sites: dict[str, NormSite] = {}
-    for path, kind, shape, axes in uses:
+    for path, kind, shape, axes, is_own in uses:
         if path in sites:
             raise UserError(
                 f"{path}: expected one use of a norm, got several in one forward; give every site "
                 "a norm of its own"
+            )
+        if shape and shape[-1] < MIN_FEATURES:
+            raise UserError(
+                f"{path}: expected a norm over at least {MIN_FEATURES} features, got {shape[-1]}"
             )
         module = model.get_submodule(path) if path else model
         law = read_law(module, shape[-1], len(shape)) if shape else None
@@ -200,8 +214,16 @@ def find_norm_sites(
             )
         if counts.get(path, 1) > 1:
             raise _shared_error(path, f"{counts[path]} calls in one forward")
-        sites[path] = NormSite(path, law)
+        sites[path] = NormSite(path, law, is_query_key=is_own)
     return list(sites.values())
+
+
+def find_all_sites(module: nn.Module, batch: Batch) -> list[NormSite]:
+    """Return all LayerNorms, and the RMSNorms that are modules; others of these may stay."""
+    found = find_norm_sites(module, batch, ("layer",))
+    with contextlib.suppress(UserError):
+        found += find_norm_sites(module, batch, ("rms",))
+    return found
 
 
 def _shared_error(path: str, what: str) -> UserError:

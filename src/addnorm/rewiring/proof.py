@@ -9,10 +9,11 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from addnorm.core.errors import UserError
-from addnorm.doctor.trace.errors import USER_CODE_ERRORS
+from addnorm.doctor.trace.errors import USER_CODE_ERRORS, describe_exception
 from addnorm.rewiring.batches import Batch, vary_batches
 from addnorm.rewiring.losses import evaluation, list_outputs
 
+LOWER_PRECISION = (torch.float32, torch.bfloat16, torch.float16)
 EXACT_TOLERANCE = 1e-9
 """Largest difference in float64, relative to the largest output, of the same function."""
 FLOAT32_TOLERANCE = 1e-5
@@ -38,6 +39,20 @@ class Proof:
         return self.max_error <= tolerance * max(self.scale, 1e-30)
 
 
+def copy_model(model: nn.Module) -> nn.Module:
+    """Return a copy, since even a forward pass in evaluation mode may change a model.
+
+    Raises:
+        UserError: the model cannot be copied
+    """
+    try:
+        return copy.deepcopy(model)
+    except USER_CODE_ERRORS as problem:
+        raise UserError(
+            f"model: expected one that copy.deepcopy can copy, got {describe_exception(problem)}"
+        ) from problem
+
+
 def to_double(model: nn.Module) -> nn.Module:
     """Return a copy of a model in float64, in evaluation mode."""
     return copy.deepcopy(model).double().eval()
@@ -57,7 +72,7 @@ def prove(original: nn.Module, result: nn.Module, batches: list[Batch]) -> Proof
     with evaluation(double, other):
         for index, batch in enumerate([*batches, *vary_batches(batches)]):
             try:
-                with _CastWatcher() as watcher:
+                with CastWatcher() as watcher:
                     expected = list_outputs(batch.call(double))
             except USER_CODE_ERRORS:
                 if index < len(batches):
@@ -97,8 +112,8 @@ def compare_outputs(expected: list[Tensor], got: list[Tensor]) -> tuple[float, f
     return error, scale
 
 
-class _CastWatcher(TorchDispatchMode):
-    """Notices operations that leave float64."""
+class CastWatcher(TorchDispatchMode):
+    """Notices operations that read float64 and return less, as `x.float()` inside a norm does."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -108,7 +123,7 @@ class _CastWatcher(TorchDispatchMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         out = func(*args, **(kwargs or {}))
-        if isinstance(out, Tensor) and out.dtype in (torch.float32, torch.bfloat16, torch.float16):
+        if isinstance(out, Tensor) and out.dtype in LOWER_PRECISION:
             reads = [each for each in args if isinstance(each, Tensor)]
             self.has_casts |= any(each.dtype == torch.float64 and each.ndim for each in reads)
         return out

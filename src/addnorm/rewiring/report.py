@@ -86,7 +86,9 @@ class RewireReport:
     inputs: int = 0
     """Number of input batches on which outputs were compared."""
     rounding_error: float = 0.0
-    """Largest difference of outputs in the precision of the model."""
+    """Largest difference of outputs in the precision of the model, to which weights are rounded."""
+    precision: str = "float32"
+    """Precision of the model."""
     tensors: TensorChanges = TensorChanges()
     notes: tuple[str, ...] = ()
 
@@ -103,6 +105,7 @@ class RewireReport:
         return [
             f"largest difference in float64: {self.max_error:.2g} on {self.inputs} batches "
             f"(outputs up to {self.output_scale:.3g})",
+            f"largest difference in {self.precision}: {self.rounding_error:.2g}",
             f"{self.loss_name}: before {self.loss_before:.4f}{naive}, after {self.loss_after:.4f}",
             f"tensors: {self.tensors}",
             *(f"note: {note}" for note in self.notes),

@@ -1,7 +1,7 @@
 """`addnorm.rewire`: another arrangement for a model that already exists."""
 
 import copy
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -10,46 +10,27 @@ from torch import Tensor, nn
 from addnorm.core.errors import UserError
 from addnorm.interop import HFModel, from_hf
 from addnorm.models import Config, Model
-from addnorm.models.check_config import _make_inputs
-from addnorm.rewiring.batches import Batch, read_batches
-from addnorm.rewiring.changes.depth import grow_depth
-from addnorm.rewiring.changes.qk_norm import change_qk_norm, fit_qk_norms, gain_parameters
-from addnorm.rewiring.changes.wiring import change_wiring, fit_wiring
+from addnorm.models.check_config import make_example_inputs
+from addnorm.rewiring.apply_changes import (
+    CHANGES,
+    MAX_LENGTH,
+    ChangeRequest,
+    Draft,
+    apply_changes,
+)
+from addnorm.rewiring.batches import Batch, find_dtype, read_batches
 from addnorm.rewiring.checks import check_model
-from addnorm.rewiring.core_models import get_core, require_core, with_core
+from addnorm.rewiring.core_models import get_core
 from addnorm.rewiring.fitting import refine
 from addnorm.rewiring.hf_models import RewiredHFModel
 from addnorm.rewiring.losses import Losses, LossFunction, evaluation
-from addnorm.rewiring.norm_change import change_norms
-from addnorm.rewiring.proof import Proof, prove, rounding_error, to_double
+from addnorm.rewiring.proof import Proof, copy_model, prove, rounding_error, to_double
 from addnorm.rewiring.report import GRADES, Change, Grade, RewireReport, worst_grade
+from addnorm.rewiring.stock_saving import is_pretrained_model, warn_on_save
 from addnorm.rewiring.tensor_changes import compare_tensors
+from addnorm.sublayers.base import check_bool, check_positive_int
 
 FIT_STEPS = 20
-MAX_LENGTH = 1024
-
-
-@dataclass
-class _Draft:
-    """A rewired model in float64."""
-
-    module: nn.Module
-    changes: list[Change] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-    fitted: list[nn.Parameter] = field(default_factory=list)
-    """Parameters that a refinement may change."""
-
-
-@dataclass(frozen=True)
-class _Request:
-    """Changes that the caller asks for."""
-
-    norm: str | None
-    qk_norm: str | None
-    wiring: str | None
-    depth: int | None
-    max_length: int
-    fit_steps: int
 
 
 def rewire(
@@ -59,6 +40,9 @@ def rewire(
     qk_norm: str | None = None,
     wiring: str | None = None,
     depth: int | None = None,
+    gate: str | None = None,
+    value_residual: str | None = None,
+    merge_norms: bool = False,
     example_inputs: Any = None,
     calibrate: Any = None,
     loss: LossFunction | None = None,
@@ -78,6 +62,9 @@ def rewire(
         qk_norm: call string of new norms of queries and keys
         wiring: call string of the new wiring
         depth: number of layers, at least as many as there are
+        gate: gate of the outputs of attention heads, head or element
+        value_residual: mixture of values with those of the first layer: scalar, token or half
+        merge_norms: whether to merge norms in a row, or norms of the same input, into one
         example_inputs: inputs for the proof: a tensor, a tuple, a dict, or an iterable of these
         calibrate: data for fits and losses, in the same forms; one of both is enough
         loss: function of a model and a batch that returns its loss; by default the loss that the
@@ -99,21 +86,27 @@ def rewire(
     ('exact', 'rms(eps=1e-05)')
     """
     check_model(model)
-    if norm is None and qk_norm is None and wiring is None and depth is None:
-        raise UserError("rewire: expected norm, qk_norm, wiring or depth, got no change; pass one")
+    check_bool("merge_norms", merge_norms)
+    check_positive_int("max_length", max_length)
+    if loss is not None and not callable(loss):
+        raise UserError(f"loss: expected a function of model and batch, got {loss!r}")
+    if not isinstance(fit_steps, int) or isinstance(fit_steps, bool) or fit_steps < 0:
+        raise UserError(f"fit_steps: expected a whole number from 0, got {fit_steps!r}")
+    request = ChangeRequest(norm, qk_norm, wiring, depth, gate, value_residual, merge_norms)
+    if request.is_empty:
+        raise UserError(f"rewire: expected one of {', '.join(CHANGES)}, got no change; pass one")
     if require is not None and require not in GRADES:
         raise UserError(f"require: expected one of {', '.join(GRADES)}, got {require!r}")
-    request = _Request(norm, qk_norm, wiring, depth, max_length, fit_steps)
-    source, wrap = _find_source(model, request)
+    source, wrap = _find_source(copy_model(model), request)
     batches = _read_data(source, example_inputs, calibrate)
     losses = Losses(source, batches, loss)
     double = to_double(source)
-    draft = _apply(copy.deepcopy(double), request, batches, fit=True)
+    draft = apply_changes(copy.deepcopy(double), request, batches, fit=True, max_length=max_length)
     proof = prove(double, draft.module, batches)
     grade = _find_grade(draft, proof)
     naive: float | None = None
     if grade == "fitted":
-        draft, naive = _fit(double, draft, request, batches, losses)
+        draft, naive = _fit(double, draft, request, losses, fit_steps)
         proof = prove(double, draft.module, batches)
     if require is not None and GRADES.index(grade) > GRADES.index(require):
         reasons = [str(each) for each in draft.changes if each.grade == grade]
@@ -131,15 +124,18 @@ def rewire(
         loss_name=losses.name,
         inputs=proof.inputs,
         rounding_error=rounding_error(source, result, batches),
+        precision=str(find_dtype(result)[0]).removeprefix("torch."),
         tensors=compare_tensors(double, draft.module),
         notes=tuple(dict.fromkeys(draft.notes)),
     )
     if isinstance(result, HFModel):
         result = RewiredHFModel.from_model(result)
+    elif draft.changes and is_pretrained_model(result):
+        warn_on_save(result, norm or "merged", batches[0])
     return wrap(result), report
 
 
-def _find_source(model: nn.Module, request: _Request) -> tuple[nn.Module, Any]:
+def _find_source(model: nn.Module, request: ChangeRequest) -> tuple[nn.Module, Any]:
     """Return the module to rewire, and a function from its result to that of the caller."""
     inner = getattr(model, "model", None)
     kind = getattr(getattr(model, "config", None), "model_type", None)
@@ -148,14 +144,25 @@ def _find_source(model: nn.Module, request: _Request) -> tuple[nn.Module, Any]:
         and kind == Config.model_type
         and not isinstance(model, Model | HFModel)
     ):
-        from addnorm.interop import to_hf
-
-        return inner, to_hf
-    needs_sites = request.qk_norm or request.wiring or request.depth
+        return inner, lambda result: _wrap_again(result, model)
     is_hf = type(model).__module__.startswith("transformers.")
-    if needs_sites and is_hf and get_core(model) is None:
+    if request.needs_sites and is_hf and get_core(model) is None:
         return from_hf(model), lambda result: result
     return model, lambda result: result
+
+
+def _wrap_again(result: Model, original: Any) -> Any:
+    """Return a model in the class of transformers of the original, with its other settings."""
+    from addnorm.interop import to_hf
+
+    names = (
+        *("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id"),
+        *("id2label", "label2id", "problem_type"),
+    )
+    values = {name: getattr(original.config, name, None) for name in names}
+    wrapped = to_hf(result, **{name: v for name, v in values.items() if v is not None})
+    wrapped.generation_config = copy.deepcopy(getattr(original, "generation_config", None))
+    return wrapped.train(original.training)
 
 
 def _read_data(model: nn.Module, example_inputs: Any, calibrate: Any) -> list[Batch]:
@@ -164,51 +171,14 @@ def _read_data(model: nn.Module, example_inputs: Any, calibrate: Any) -> list[Ba
     if example_inputs is not None:
         return read_batches("example_inputs", example_inputs)
     if isinstance(model, Model):
-        return read_batches("example_inputs", tuple(_make_inputs(model)))
+        return read_batches("example_inputs", tuple(make_example_inputs(model)))
     raise UserError(
         "example_inputs: expected inputs for a forward pass, got none; pass example_inputs or "
         "calibrate"
     )
 
 
-def _apply(module: nn.Module, request: _Request, batches: list[Batch], *, fit: bool) -> _Draft:
-    """Apply all changes to a float64 model, which may be changed."""
-    draft = _Draft(module)
-    if request.depth is not None:
-        core, changes = grow_depth(require_core(draft.module, "depth"), request.depth, fit=fit)
-        draft.changes += changes
-        draft.module = with_core(draft.module, core)
-    if request.wiring is not None:
-        old = require_core(draft.module, "wiring")
-        core, changes, paths = change_wiring(old, request.wiring, fit=fit)
-        draft.module, draft.changes = with_core(draft.module, core), draft.changes + changes
-        if fit:
-            fit_wiring(draft.module, core, paths, batches)
-        draft.fitted += [p for stack in core.stacks for p in stack.wiring.parameters()]
-        draft.fitted += [p for stack in core.stacks for p in stack.embed_norm.parameters()]
-    if request.norm is not None:
-        change = change_norms(
-            draft.module, request.norm, batches, fit=fit, max_length=request.max_length
-        )
-        draft.module, draft.changes = change.module, draft.changes + change.changes
-        draft.notes += change.notes
-        draft.fitted = [
-            parameter
-            for path in change.new_paths
-            for parameter in draft.module.get_submodule(path).parameters()
-        ]
-    if request.qk_norm is not None:
-        old = require_core(draft.module, "qk_norm")
-        core, changes, notes = change_qk_norm(old, request.qk_norm)
-        draft.module, draft.changes = with_core(draft.module, core), draft.changes + changes
-        draft.notes += notes
-        if fit and changes:
-            fit_qk_norms(draft.module, core, batches)
-        draft.fitted = gain_parameters(core) if changes else draft.fitted
-    return draft
-
-
-def _find_grade(draft: _Draft, proof: Proof) -> Grade:
+def _find_grade(draft: Draft, proof: Proof) -> Grade:
     """Return the grade that the proof supports."""
     if not proof.is_equal:
         return "fitted"
@@ -217,17 +187,17 @@ def _find_grade(draft: _Draft, proof: Proof) -> Grade:
 
 
 def _fit(
-    double: nn.Module, draft: _Draft, request: _Request, batches: list[Batch], losses: Losses
-) -> tuple[_Draft, float]:
+    double: nn.Module, draft: Draft, request: ChangeRequest, losses: Losses, steps: int
+) -> tuple[Draft, float]:
     """Refine a draft; return the better one of it and the naive change, and the naive loss."""
-    simple = _apply(copy.deepcopy(double), request, batches, fit=False)
+    simple = apply_changes(copy.deepcopy(double), request, losses.batches, fit=False)
     naive = losses.measure(simple.module)
     with evaluation(draft.module):
         refine(
             draft.module,
             draft.fitted,
             lambda module: _divergence(losses, module),
-            steps=request.fit_steps,
+            steps=steps,
         )
         closer = float(_divergence(losses, draft.module))
     with evaluation(simple.module):
@@ -235,12 +205,17 @@ def _fit(
     draft = simple if is_worse else draft
     if is_worse:
         draft.notes.append("the fit did not come closer than the naive change, which was kept")
-    all_exact = all(each.grade == "exact" for each in draft.changes)  # and the proof says no
-    draft.changes = [
-        each if each.grade == "exact" and not all_exact else replace(each, grade="fitted")
-        for each in draft.changes
-    ]
+    draft.changes = _correct_grades(draft.changes)
     return draft, naive
+
+
+def _correct_grades(changes: list[Change]) -> list[Change]:
+    """Return the changes of a model whose outputs differ; at least one of them is fitted."""
+    if any(each.grade != "exact" for each in changes):
+        return [e if e.grade == "exact" else replace(e, grade="fitted") for e in changes]
+    why = "exact on the given data, but outputs differ on varied inputs"
+    texts = (f"{each.text}; {why}" if each.text else why for each in changes)
+    return [replace(e, grade="fitted", text=t) for e, t in zip(changes, texts, strict=True)]
 
 
 def _divergence(losses: Losses, module: nn.Module) -> Tensor:

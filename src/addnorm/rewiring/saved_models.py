@@ -1,5 +1,6 @@
 """Rewiring of models in folders: which model, which data, and what is written."""
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -8,11 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from addnorm.core.errors import UserError
-from addnorm.core.files import write_json
+from addnorm.core.files import create_folder, read_json, write_json
 from addnorm.interop import load_hf
 from addnorm.interop.transformers_compat import transformers_library
 from addnorm.models import Model, load
-from addnorm.rewiring.core_models import config_of
+from addnorm.rewiring.core_models import config_of, get_core
 from addnorm.rewiring.report import RewireReport
 from addnorm.rewiring.rewire_model import rewire
 from addnorm.train import TrainedRun
@@ -22,6 +23,12 @@ HF_PREFIX = "hf:"
 REPORT_FILE = "rewire.json"
 LENGTH, SEQUENCES = 64, 16
 """Size of a calibration batch in tokens and sequences."""
+TOKENIZER_FILES = (
+    *("tokenizer.json", "tokenizer_config.json", "vocab.txt", "vocab.json", "merges.txt"),
+    *("special_tokens_map.json", "added_tokens.json", "spiece.model", "tokenizer.model"),
+    *("sentencepiece.bpe.model", "source.spm", "target.spm", "chat_template.jinja"),
+)
+"""Files that belong to a tokenizer, and are copied with a model."""
 MAX_CHARACTERS = 400_000
 """Characters of a text file that are read."""
 
@@ -67,9 +74,17 @@ def rewire_folder(
                 "addnorm.rewire in Python with batches of ids"
             )
         result, report = rewire(model, calibrate=_read_text(Path(text), tokenize, model), **changes)
-    result.save(out)
-    write_json(out / REPORT_FILE, report.to_dict())
+    with create_folder(out.absolute()) as folder:
+        result.save(folder)
+        for file in _tokenizer_files(target):
+            shutil.copy(file, folder)
+        write_json(folder / REPORT_FILE, report.to_dict())
     return report
+
+
+def _tokenizer_files(target: str) -> list[Path]:
+    folder = Path(target.removeprefix(HF_PREFIX))
+    return [folder / name for name in TOKENIZER_FILES if (folder / name).is_file()]
 
 
 def load_target(target: str) -> tuple[nn.Module, Tokenize | None]:
@@ -81,12 +96,16 @@ def load_target(target: str) -> tuple[nn.Module, Tokenize | None]:
     if (folder / RUN_CONFIG).is_file():
         run = TrainedRun.open(folder, device="cpu")
         return run.model, lambda line: list(run.tokenizer.encode([line])[0])
+    config = folder / "config.json"
+    if config.is_file() and "architectures" in read_json(config):
+        raise UserError(
+            f"MODEL: expected a folder of addnorm, got one of Hugging Face; use {HF_PREFIX}{target}"
+        )
     return load(folder), None
 
 
 def _load_hf_tokenizer(folder: Path) -> Tokenize | None:
-    names = ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "vocab.json")
-    if not any((folder / name).is_file() for name in names):
+    if not _tokenizer_files(str(folder)):
         return None
     try:
         tokenizer = transformers_library().AutoTokenizer.from_pretrained(folder)
@@ -115,12 +134,15 @@ def _read_text(path: Path, tokenize: Tokenize, model: nn.Module) -> Any:
     except OSError as problem:
         raise UserError(f"text: cannot read {path} ({problem.strerror})") from None
     ids = [token for line in text.splitlines() if line.strip() for token in tokenize(line)]
-    count = min(len(ids) // LENGTH, SEQUENCES)
+    core = get_core(model)
+    assert core is not None
+    length = min(LENGTH, *(stack.positions.max_length or LENGTH for stack in core.stacks))
+    count = min(len(ids) // length, SEQUENCES)
     if count < 1:
         raise UserError(
-            f"text: expected at least {LENGTH} tokens, got {len(ids)} in {path}; pass more text"
+            f"text: expected at least {length} tokens, got {len(ids)} in {path}; pass more text"
         )
-    return _as_inputs(model, torch.tensor(ids[: count * LENGTH]).view(count, LENGTH))
+    return _as_inputs(model, torch.tensor(ids[: count * length]).view(count, length))
 
 
 def _as_inputs(model: nn.Module, ids: Tensor) -> Any:

@@ -101,8 +101,14 @@ def carry_optimizer_state(
         if source is None or target is None or source not in optimizer.state:
             continue
         new_optimizer.state[target] = {
-            key: value.detach().clone().to(target.device) if isinstance(value, Tensor) else value
+            key: _copy_to(value, source, target) if isinstance(value, Tensor) else value
             for key, value in optimizer.state[source].items()
         }
         carried.append(name)
     return carried
+
+
+def _copy_to(value: Tensor, source: Tensor, target: Tensor) -> Tensor:
+    """Return a copy on the device of the new parameter; step counts may stay on the CPU."""
+    device = target.device if value.device == source.device else value.device
+    return value.detach().clone().to(device)

@@ -78,10 +78,15 @@ def grow_depth(core: Model, depth: int, *, fit: bool = True) -> tuple[Model, lis
         sites = [(i * per_layer + s, copy) for i, copy in layers for s in range(per_layer)]
         names = [each for each in tensors if each.startswith(prefix)]
         gate = GATES.get(stack.wiring_call.name)
+        counts = _count_entries(names)
         for each in names:
-            result[each] = _map_tensor(each, tensors[each], old, prefix, sites, layers, gate, fit)
+            result[each] = _map_tensor(
+                each, tensors[each], old, prefix, sites, layers, counts, gate, fit
+            )
         start = f"behind {gate} = 0" if gate else "with output matrices 0"
-        text = f"{depth - stack.plan.depth} copies of their neighbors {start}"
+        count = depth - stack.plan.depth
+        copies = "a copy of its neighbor" if count == 1 else f"{count} copies of their neighbors"
+        text = f"{copies} {start}"
         change = Change(name, f"depth {stack.plan.depth}", f"depth {depth}", "equal_at_start", text)
         changes.append(change)
     if isinstance(core, Seq2Seq) and not changes:
@@ -96,15 +101,18 @@ def _map_tensor(
     prefix: str,
     sites: list[tuple[int, bool]],
     layers: list[tuple[int, bool]],
+    counts: dict[str, int],
     gate: str | None,
     fit: bool,
 ) -> Tensor:
-    """Return a tensor of the deeper stack."""
+    """Return a tensor of the deeper stack; `counts` has the lengths of its lists by prefix."""
     own = name.removeprefix(prefix)
     for number, begin, end in site_numbers(name):
         if begin < len(prefix):
             continue
-        source, is_copy = sites[number] if number < len(sites) else (number, False)
+        # Lists have one entry per site, or one per layer, such as the norms of `parallel`.
+        groups = layers if counts.get(name[:begin]) == len(layers) != len(sites) else sites
+        source, is_copy = groups[number] if number < len(groups) else (number, False)
         before = f"{name[:begin]}{source}{name[end:]}"
         if before not in old or old[before].shape != start.shape:
             raise _unknown_error(own)
@@ -122,6 +130,15 @@ def _map_tensor(
                 rows[[copy for _, copy in groups]] = 0.0
             return rows
     raise _unknown_error(own)
+
+
+def _count_entries(names: list[str]) -> dict[str, int]:
+    """Return the number of entries of each list of modules, by what precedes their numbers."""
+    numbers: dict[str, set[int]] = {}
+    for name in names:
+        for number, begin, _ in site_numbers(name):
+            numbers.setdefault(name[:begin], set()).add(number)
+    return {prefix: max(found) + 1 for prefix, found in numbers.items()}
 
 
 def _unknown_error(name: str) -> UserError:

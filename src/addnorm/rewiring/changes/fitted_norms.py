@@ -42,6 +42,8 @@ def merge_options(call: Call, site: NormSite) -> Call:
         options.setdefault("eps", site.law.eps)
     if "eps_mode" in known and site.law.eps_mode != "inside":
         options.setdefault("eps_mode", site.law.eps_mode)
+    if call.name == "constant_std" and site.law.kind == "rms":
+        options.setdefault("center", False)
     has_bias = bool((site.law.bias != 0).any())
     if call.name == "rms" and has_bias and options.get("affine", True):
         options.setdefault("bias", True)
@@ -71,6 +73,7 @@ def replace_norms(
     *,
     fit: bool,
     reasons: dict[str, str] | None = None,
+    order: list[NormSite] | None = None,
 ) -> list[Change]:
     """Replace norms of a float64 model in place.
 
@@ -81,11 +84,15 @@ def replace_norms(
         batches: data for the fit
         fit: whether to fit; False replaces naively
         reasons: why a site could not be changed exactly, by path
+        order: all norms in the order of the forward pass, if `sites` are some of them
     """
     check_target(call)
+    places = {site.path: index for index, site in enumerate(order or sites, 1)}
     changes = []
     for site in sites:
         norm = make_start_norm(call, site)
+        if isinstance(norm, ConstantStd):
+            norm.place.fill_(places[site.path])
         text = (reasons or {}).get(site.path, "")
         grade: Grade = "fitted"
         if fit:
@@ -99,11 +106,11 @@ def replace_norms(
             if error > start:
                 norm.load_state_dict(kept)
                 error = start
-            if start < SAME_FUNCTION and not isinstance(norm, ConstantStd):
+            if start < SAME_FUNCTION:
                 norm.load_state_dict(kept)
-                grade = "exact"
+                grade = "equal_at_start" if isinstance(norm, ConstantStd) else "exact"
             fitted = f"fitted, relative error {error:.2g}, naive {start:.2g}"
-            text = "" if grade == "exact" else f"{text}; {fitted}" if text else fitted
+            text = "" if grade != "fitted" else f"{text}; {fitted}" if text else fitted
         set_module(model, site.path, norm.requires_grad_(True))
         changes.append(Change(site.path, site.kind, str(call), grade, text))
     return changes

@@ -11,7 +11,7 @@ from torch import nn
 from addnorm.core.calls import Call
 from addnorm.rewiring.norm_laws import make_rms, set_module
 from addnorm.rewiring.report import Change
-from addnorm.rewiring.tracing.centering import CenteringPlan, apply_centering
+from addnorm.rewiring.tracing.centering import CenteringPlan, apply_centering, describe_ties
 
 
 def layer_to_rms(
@@ -34,11 +34,7 @@ def layer_to_rms(
         set_module(model, site.path, make_rms(site.law, call))
         text = "writers of its stream centered"
         changes.append(Change(site.path, "layer", str(call), "exact", text))
-    notes = [
-        f"{name} was tied; {' and '.join(paths)} has a centered copy now, the other module keeps "
-        "the old one"
-        for name, paths in plan.untied.items()
-    ]
+    notes = describe_ties(plan)
     has_dropout = any(isinstance(each, nn.Dropout) and each.p > 0 for each in model.modules())
     if changes and has_dropout:
         notes.append("dropout gives the stream a mean in training; the models are equal in eval")

@@ -29,7 +29,10 @@ def change_qk_norm(core: Model, call: str) -> tuple[Model, list[Change], list[st
     fields = {"qk_norm": str(target)}
     _, tensors = start_tensors(core, **fields)
     old = get_state(core)
-    result = {name: old.get(name, value) for name, value in tensors.items()}
+    result = {  # gains of norms that were there are kept where they fit
+        name: old[name] if name in old and old[name].shape == value.shape else value
+        for name, value in tensors.items()
+    }
     new = rebuild(core, result, **fields)
     notes = [
         f"{name} was dropped: the keys of {target.name} have no bias"

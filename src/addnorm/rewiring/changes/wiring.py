@@ -20,6 +20,7 @@ from addnorm.models import Model
 from addnorm.norms.base import Norm
 from addnorm.norms.none import NoNorm
 from addnorm.rewiring.batches import Batch
+from addnorm.rewiring.changes.share_norms import fold_own_norms
 from addnorm.rewiring.core_models import (
     get_state,
     named_stacks,
@@ -56,6 +57,8 @@ def change_wiring(core: Model, call: str, *, fit: bool) -> tuple[Model, list[Cha
         return core, [], []
     if any(each.name in FOLDED_FIRST for each in before.values()):
         core = fold(core)[0].double()
+    if fit and target.name == "parallel":
+        core = fold_own_norms(core)  # norms of the same input can be one then
     fields: dict[str, object] = {"wiring": str(target)}
     if core.config.encoder_wiring is not None:
         fields["encoder_wiring"] = None
@@ -120,7 +123,20 @@ def _source_name(core: Model, new: Model, name: str, moves: bool) -> str:
             if own.startswith(last):  # the last norm is the final one
                 return prefix + own.replace(last, "wiring.final_norm.", 1)
             return "" if own.startswith("wiring.norms.") else name
+        return prefix + _counted_name(stack, named_stacks(new)[stack_name], own)
     return name
+
+
+def _counted_name(old: TransformerStack, new: TransformerStack, own: str) -> str:
+    """Return the old name of a norm where one wiring has norms per layer, the other per site."""
+    counts = [len(getattr(each.wiring, "norms", ())) for each in (old, new)]
+    sites, layers = len(old.plan.sites), old.plan.depth
+    if not own.startswith("wiring.norms.") or set(counts) != {sites, layers}:
+        return own
+    parts = own.split(".")
+    number, per_layer = int(parts[2]), old.plan.per_layer
+    source = number // per_layer if counts[0] == layers else number * per_layer
+    return ".".join((*parts[:2], str(source), *parts[3:]))
 
 
 def _moved_name(stack: TransformerStack, own: str) -> str:

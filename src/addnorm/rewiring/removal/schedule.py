@@ -36,6 +36,9 @@ class NormRemoval:
             if not isinstance(value, int) or isinstance(value, bool) or value < least:
                 raise UserError(f"{name}: expected a whole number from {least}, got {value!r}")
         norms = [module for module in model.modules() if isinstance(module, ConstantStd)]
+        # Modules may be registered in another order than that of the forward pass, which
+        # `addnorm.rewire` has recorded; sorting keeps the order of equal places.
+        norms.sort(key=lambda norm: int(norm.place))
         if not norms:
             raise UserError(
                 "model: expected norms of constant_std, got none; call addnorm.rewire(model, "

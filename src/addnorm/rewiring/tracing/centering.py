@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from addnorm.rewiring.batches import Batch
 from addnorm.rewiring.norm_laws import NormLaw, NormSite
 from addnorm.rewiring.tracing.mean_terms import METADATA, StreamTerms, TermWalk, Writer
-from addnorm.rewiring.tracing.recorder import NORM, Recorder, Value, live_ops, record
+from addnorm.rewiring.tracing.recorder import NORM, Op, Recorder, Value, live_ops, record
 
 
 @dataclass
@@ -25,6 +25,8 @@ class CenteringPlan:
     writers: set[Writer] = field(default_factory=set)
     untied: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """Modules that get a weight of their own, by the name of a tied weight."""
+    copies: dict[str, nn.Parameter] = field(default_factory=dict)
+    """These weights, once `untie_weights` has made them."""
 
 
 def plan_centering(model: nn.Module, batch: Batch, sites: list[NormSite]) -> CenteringPlan:
@@ -90,7 +92,10 @@ def _find_leaks(
             continue
         leak = "the model returns it" if id(value) in recorder.outputs else ""
         for op in value.uses:
-            if id(op) not in live or (id(op), id(value)) in walk.edges or op.name in METADATA:
+            if id(op) not in live or op.name in METADATA:
+                continue
+            if (id(op), id(value)) in walk.edges:
+                leak = leak or _find_other_part(op, walk, live, recorder)
                 continue
             law = laws.get(op.path) if op.name == NORM else None
             if law is not None and law.kind == "layer" and _is_whole(value, writers, law.dim):
@@ -103,6 +108,16 @@ def _find_leaks(
                     f"the stream that {writer.name} writes has a mean that counts: {leak}",
                 )
     return bad
+
+
+def _find_other_part(op: Op, walk: TermWalk, live: set[int], recorder: Recorder) -> str:
+    """Return what happens to a part of a split value that no norm reads, such as fused values."""
+    for part in op.outputs:
+        is_used = id(part) in recorder.outputs or any(id(use) in live for use in part.uses)
+        if is_used and id(part) not in walk.values:
+            where = f" in {op.path}" if op.path else ""
+            return f"{op.name}{where} splits off a part of it that no norm reads"
+    return ""
 
 
 def _is_whole(value: Value, writers: set[Writer], dim: int) -> bool:
@@ -156,11 +171,11 @@ def apply_centering(model: nn.Module, plan: CenteringPlan) -> list[str]:
 
     Gains per feature behind a writer are moved into it first, and are 1 afterwards.
     """
-    for name, paths in plan.untied.items():
-        _untie(model, name, paths)
+    untie_weights(model, plan)
     changed, gains = [], set()
     for writer in sorted(plan.writers, key=str):
-        weight = _get_tensor(model, writer.name)
+        weight: Tensor | None = plan.copies.get(writer.name)
+        weight = _get_tensor(model, writer.name) if weight is None else weight
         data = weight.data
         for scale in writer.scales:
             gain = _get_tensor(model, scale).data.flatten()
@@ -188,8 +203,24 @@ def _get_tensor(model: nn.Module, name: str) -> Tensor:
     return tensor
 
 
-def _untie(model: nn.Module, name: str, paths: tuple[str, ...]) -> None:
-    """Give the modules at some paths a common copy of a weight."""
+def describe_ties(plan: CenteringPlan) -> list[str]:
+    """Return a note for each weight that modules no longer share."""
+    return [
+        f"{name} was tied; {' and '.join(paths)} {'has' if len(paths) == 1 else 'have'} a centered "
+        "copy now, the other modules keep the old one"
+        for name, paths in plan.untied.items()
+    ]
+
+
+def untie_weights(model: nn.Module, plan: CenteringPlan) -> None:
+    """Give the writers of a plan weights of their own, in place; a second call does nothing."""
+    for name, paths in plan.untied.items():
+        if name not in plan.copies:
+            plan.copies[name] = _untie(model, name, paths)
+
+
+def _untie(model: nn.Module, name: str, paths: tuple[str, ...]) -> nn.Parameter:
+    """Give the modules at some paths a common copy of a weight, and return it."""
     tied = _get_tensor(model, name)
     own = nn.Parameter(tied.data.clone(), requires_grad=tied.requires_grad)
     for path in paths:
@@ -197,3 +228,4 @@ def _untie(model: nn.Module, name: str, paths: tuple[str, ...]) -> None:
         for attribute, weight in list(module._parameters.items()):
             if weight is tied:
                 setattr(module, attribute, own)
+    return own

@@ -1,8 +1,6 @@
 """Change of the norms of a model: exactly where centering allows it, fitted elsewhere."""
 
-import contextlib
 import dataclasses
-from collections import Counter
 from typing import Any
 
 import torch
@@ -19,9 +17,15 @@ from addnorm.rewiring.changes.layer_to_rms import layer_to_rms
 from addnorm.rewiring.changes.prepare_centering import prepare_centering
 from addnorm.rewiring.checks import find_shared_norms
 from addnorm.rewiring.core_models import get_core, get_state, inner_prefix, rebuild, with_core
-from addnorm.rewiring.norm_laws import NormSite, find_norm_sites
+from addnorm.rewiring.norm_laws import NormSite, find_all_sites, find_norm_sites
 from addnorm.rewiring.report import Change
-from addnorm.rewiring.tracing.centering import CenteringPlan, apply_centering, plan_centering
+from addnorm.rewiring.tracing.centering import (
+    CenteringPlan,
+    apply_centering,
+    describe_ties,
+    plan_centering,
+    untie_weights,
+)
 from addnorm.stacks.stack import Stack
 
 SQUASHING = ("dyt", "derf")
@@ -65,7 +69,9 @@ def change_norms(
         module, sites, plan, notes = _plan(module, batches[0], sites, call, max_length)
     folded: dict[str, str] = {}
     if fit and call.name in ("rms", "layer") and call.options.get("affine") is False:
-        sites, folded = fold_gains(module, batches[0], sites)
+        untie_weights(module, plan)
+        sites, folded, ties = fold_gains(module, batches[0], sites)
+        notes += ties
         laws = {site.path: site for site in sites}
         plan.exact = [laws.get(site.path, site) for site in plan.exact]
         if len(folded) < len(sites):
@@ -82,13 +88,13 @@ def change_norms(
     elif plan.writers:
         apply_centering(module, plan)
         targets = [_centered_site(site, plan) for site in targets]
-        notes.append("writers of the stream were centered first")
+        notes += ["writers of the stream were centered first", *describe_ties(plan)]
     reasons = {
         site.path: folded.get(site.path, plan.refused.get(site.path, "")) for site in targets
     }
     for site in targets:
         changes += replace_norms(
-            module, [site], calls[site.path], batches, fit=fit, reasons=reasons
+            module, [site], calls[site.path], batches, fit=fit, reasons=reasons, order=sites
         )
     _disable_fast_paths(module)
     _record_arrangement(module, calls)
@@ -103,16 +109,19 @@ def change_norms(
 def _find_sites(module: nn.Module, batch: Batch, call: Call) -> list[NormSite]:
     """Return the norms to look at; raise `UserError` if some are shared."""
     if call.name == "rms":
-        found = _find_all_sites(module, batch)
+        found = find_all_sites(module, batch)
     else:
-        kinds = ("layer",) if call.name == "constant_std" else ("layer", "rms")
-        found = find_norm_sites(module, batch, kinds)
+        found = find_norm_sites(module, batch, ("layer", "rms"))
     core = get_core(module)
     if core is not None:
         found = [site for site in found if ".qk_norm." not in f".{site.path}."]
-    elif call.name != "rms":
-        width = Counter(site.dim for site in found).most_common(1)[0][0] if found else 0
-        found = [site for site in found if site.dim == width]
+    elif call.name != "rms":  # a centered LayerNorm of queries is an RMSNorm, too
+        found = [site for site in found if not site.is_query_key]
+    if not found:
+        raise UserError(
+            f"norm: expected a model with LayerNorm or RMSNorm, got {type(module).__name__} "
+            "without any of them"
+        )
     shared = find_shared_norms(module, [site.path for site in found])
     if shared is not None:
         raise UserError(
@@ -120,14 +129,6 @@ def _find_sites(module: nn.Module, batch: Batch, call: Call) -> list[NormSite]:
             "site a norm of its own"
         )
     return [site for site in found if _differs(module, site, call)]
-
-
-def _find_all_sites(module: nn.Module, batch: Batch) -> list[NormSite]:
-    """Return all LayerNorms, and the RMSNorms that are modules; others of these may stay."""
-    found = find_norm_sites(module, batch, ("layer",))
-    with contextlib.suppress(UserError):
-        found += find_norm_sites(module, batch, ("rms",))
-    return found
 
 
 def _differs(module: nn.Module, site: NormSite, call: Call) -> bool:
@@ -140,7 +141,7 @@ def _plan(
     module: nn.Module, batch: Batch, sites: list[NormSite], call: Call, max_length: int
 ) -> tuple[nn.Module, list[NormSite], CenteringPlan, list[str]]:
     """Return the plan of centering, of a prepared model if that allows more."""
-    plan = plan_centering(module, batch, _find_all_sites(module, batch))
+    plan = plan_centering(module, batch, find_all_sites(module, batch))
     core = get_core(module)
     if core is None or not plan.refused:
         return module, sites, plan, []
@@ -148,7 +149,7 @@ def _plan(
     if not notes:
         return module, sites, plan, []
     other = with_core(module, prepared)
-    other_plan = plan_centering(other, batch, _find_all_sites(other, batch))
+    other_plan = plan_centering(other, batch, find_all_sites(other, batch))
     if len(other_plan.exact) <= len(plan.exact):
         return module, sites, plan, []
     return other, sites, other_plan, notes
@@ -208,7 +209,8 @@ def _centered_site(site: NormSite, plan: CenteringPlan) -> NormSite:
     """Return a site whose norm need not subtract the mean any more."""
     if site.path not in {each.path for each in plan.exact}:
         return site
-    return NormSite(site.path, dataclasses.replace(site.law, kind="rms"), site.kind)
+    law = dataclasses.replace(site.law, kind="rms")
+    return dataclasses.replace(site, law=law, before=site.kind)
 
 
 def _disable_fast_paths(module: nn.Module) -> None:
