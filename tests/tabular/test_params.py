@@ -4,11 +4,16 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from addnorm.core.errors import UserError
-from addnorm.tabular import TabularTransformerClassifier, TabularTransformerRegressor
+from addnorm.core.errors import TableWarning, UserError
+from addnorm.tabular import TabularTransformerClassifier, TabularTransformerRegressor, load
 from addnorm.tabular.columns.encoder import TableEncoder
 from addnorm.tabular.columns.reader import read_columns
-from addnorm.tabular.params import make_model_config, resolve_threads
+from addnorm.tabular.params import (
+    AUTO_DEFAULTS,
+    make_model_config,
+    make_training_config,
+    resolve_threads,
+)
 from tests.tabular.sample_tables import FRAME, LABELS, NUMBERS, SUMS, classifier, regressor
 
 
@@ -71,6 +76,14 @@ from tests.tabular.sample_tables import FRAME, LABELS, NUMBERS, SUMS, classifier
         ),
         ({"importance": "shap"}, "unknown importance 'shap'"),
         (
+            {"model": "auto", "heads": 2},
+            "heads: expected None because mlp .*; leave heads out or set model='ft_transformer'",
+        ),
+        (
+            {"model": "auto", "importance": "rollout"},
+            "importance: expected 'permutation' or 'auto', got 'rollout', .* of mlp does not",
+        ),
+        (
             {"model": "mlp", "importance": "rollout"},
             "importance: expected 'permutation' or 'auto', got 'rollout', .* of mlp does not",
         ),
@@ -107,9 +120,15 @@ def test_invalid_class_weights_are_rejected():
             classifier(class_weight=weights).fit(NUMBERS, SUMS > 0)
 
 
-def test_constant_targets_zero_weights_and_changed_columns_are_rejected():
-    with pytest.raises(ValueError, match="y: expected a target that varies, got 3 in every row"):
-        regressor().fit(NUMBERS, np.full(40, 3.0))
+def test_constant_regression_target_is_predicted_with_a_warning(tmp_path):
+    with pytest.warns(TableWarning, match="y is 3 in every row, and so will be every prediction"):
+        estimator = regressor().fit(NUMBERS, np.full(40, 3.0))
+    assert estimator.predict(NUMBERS + 5) == pytest.approx(np.full(40, 3.0), rel=1e-9)
+    estimator.save(tmp_path)
+    assert load(tmp_path).predict(NUMBERS) == pytest.approx(np.full(40, 3.0), rel=1e-9)
+
+
+def test_zero_weights_and_changed_columns_are_rejected():
     with pytest.raises(ValueError, match="Sample weights must contain at least one non-zero"):
         regressor().fit(NUMBERS, SUMS, sample_weight=np.zeros(40))
     with pytest.raises(ValueError, match="unknown calibration 'platt'"):
@@ -130,6 +149,7 @@ def test_constant_targets_zero_weights_and_changed_columns_are_rejected():
         ("tab_transformer", ("post_ln", 32, 6, 8, "gelu", "linear")),
         ("saint", ("res_post", 32, 1, 4, "geglu", "mlp")),
         ("mlp", ("pre_ln", 96, 2, 8, "relu", "piecewise")),
+        ("auto", ("pre_ln", AUTO_DEFAULTS["dim"], 2, 8, "relu", "piecewise")),
     ],
 )
 def test_each_model_has_its_own_defaults(model, expected):
@@ -189,3 +209,31 @@ def test_numpy_scalars_are_valid_parameters():
 def test_pretraining_epochs_must_be_a_positive_integer(epochs):
     with pytest.raises(UserError, match="epochs: expected None or an integer >= 1, got"):
         regressor().pretrain(NUMBERS, epochs=epochs)
+
+
+@pytest.mark.parametrize(
+    ("params", "members", "lr"),
+    [
+        ({}, AUTO_DEFAULTS["members"], 3e-3),
+        ({"members": 1}, 1, 1e-3),
+        ({"model": "mlp", "members": 4}, 4, 3e-3),
+        ({"model": "mlp", "members": 4, "lr": 5e-4}, 4, 5e-4),
+        ({"model": "ft_transformer", "members": 4}, 4, 1e-3),
+        ({"model": "saint"}, 1, 1e-3),
+    ],
+)
+def test_members_and_learning_rate_of_the_default_and_of_the_models(params, members, lr):
+    encoder = TableEncoder.from_columns(read_columns(FRAME), np.ones(len(FRAME)))
+    estimator = TabularTransformerRegressor(**params)
+    config = make_model_config(estimator, encoder, 1)
+    assert config.members == members
+    assert make_training_config(estimator, 100, model=config, seed=0).lr == lr
+
+
+def test_default_estimator_is_saved_with_its_choice(tmp_path):
+    estimator = TabularTransformerRegressor(dim=8, max_epochs=1, random_state=0)
+    estimator.fit(NUMBERS, SUMS).save(tmp_path)
+    loaded = load(tmp_path)
+    assert loaded.model == "auto" and loaded.lr is None
+    assert loaded.module_.config.model == "mlp"
+    np.testing.assert_array_equal(loaded.predict(NUMBERS), estimator.predict(NUMBERS))

@@ -14,7 +14,8 @@ EPOCHS_PER_LINE = 10
 class FitProgress(TrainCallback):
     """Shows epoch, losses and remaining time of a fit on standard error."""
 
-    def __init__(self) -> None:
+    def __init__(self, max_seconds: float | None = None) -> None:
+        self.max_seconds = max_seconds
         self.console = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
         self.bar = Progress(
             TextColumn("epoch"),
@@ -35,6 +36,8 @@ class FitProgress(TrainCallback):
         is_line = epoch % EPOCHS_PER_LINE == 1 or epoch == num_epochs
         if not self.console.is_terminal and is_line:
             remaining = metrics["seconds"] / epoch * (num_epochs - epoch)
+            if self.max_seconds is not None:
+                remaining = min(remaining, max(0.0, self.max_seconds - metrics["seconds"]))
             self.console.print(
                 f"addnorm: epoch {epoch}/{num_epochs}: {losses}, {remaining:.0f} s left at most"
             )
@@ -43,6 +46,6 @@ class FitProgress(TrainCallback):
         self.bar.stop()
 
 
-def make_fit_callback(*, verbose: bool | int) -> TrainCallback:
+def make_fit_callback(*, verbose: bool | int, max_seconds: float | None = None) -> TrainCallback:
     """Return a progress display if `verbose`, otherwise a callback that does nothing."""
-    return FitProgress() if verbose else TrainCallback()
+    return FitProgress(max_seconds) if verbose else TrainCallback()

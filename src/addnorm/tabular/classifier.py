@@ -4,24 +4,33 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import numpy as np
-from scipy.special import softmax
+from scipy.special import log_softmax, softmax
 from sklearn.base import ClassifierMixin
-from sklearn.utils import compute_sample_weight
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import column_or_1d, validate_data
 from typing_extensions import Self
 
 from addnorm.core.errors import UserError, unknown_name_message
-from addnorm.models.tabular import TableBatch
+from addnorm.models.tabular import TableBatch, TableModel
+from addnorm.tabular.class_weights import class_weights
+from addnorm.tabular.dataset import FitData
 from addnorm.tabular.estimator import TabularTransformer
-from addnorm.tabular.inspection.calibration import (
-    MIN_CALIBRATION_ROWS,
-    Reliability,
-    fit_temperature,
+from addnorm.tabular.inspection.calibration import Reliability
+from addnorm.tabular.temperature import (
+    has_calibration_rows,
+    holdout_temperature,
+    needs_cross_fitting,
 )
-from addnorm.tabular.training.loop import WeightedBatch
-from addnorm.tabular.training.targets import ClassTarget, comparable_type, reject_missing_targets
+from addnorm.tabular.training.targets import (
+    CLASS_LOSSES,
+    ClassTarget,
+    ordered_categories,
+    rank_classes,
+    reject_missing_targets,
+    reject_mixed_labels,
+)
 from addnorm.tabular.training.torch_context import rollback_on_error
+from addnorm.tabular.validation import ValidationRows, parse_eval_set
 
 CALIBRATIONS = ("temperature", "none")
 
@@ -31,8 +40,9 @@ class TabularTransformerClassifier(ClassifierMixin, TabularTransformer):
 
     Parameters
     ----------
-    model : {"ft_transformer", "tab_transformer", "saint", "mlp"}, default="ft_transformer"
-        Architecture.
+    model : {"auto", "ft_transformer", "tab_transformer", "saint", "mlp"}, default="auto"
+        Architecture. "auto" is "mlp" with 16 members of width 64, which was best on our tables for
+        its cost; see docs/guides/tables.md.
     wiring : str or None, default=None
         Wiring of the sub-layers as a call string, such as "post_ln" or "deepnorm"; None selects the
         wiring of the model's paper.
@@ -61,10 +71,14 @@ class TabularTransformerClassifier(ClassifierMixin, TabularTransformer):
     activation_dropout : float or None, default=None
         Dropout rate of the feed-forward's hidden features; None selects the model's default, else
         0.2.
+    members : int or None, default=None
+        Number of predictions of one network ("mlp" and "ft_transformer"), which are averaged. They
+        share all weights but a scale of the cells and the head, and cost as many times the
+        computation. None selects the model's default: 16 for "auto", else 1.
     optimizer : str, default="adamw(beta2=0.999)"
         Optimizer as a call string; see `addnorm list optimizers`.
-    lr : float, default=1e-3
-        Peak learning rate.
+    lr : float or None, default=None
+        Peak learning rate; None selects 3e-3 for "mlp" with several members, else 1e-3.
     weight_decay : float, default=1e-5
         Weight decay of matrices; embeddings, norms and biases are not decayed.
     schedule : str or None, default=None
@@ -84,6 +98,16 @@ class TabularTransformerClassifier(ClassifierMixin, TabularTransformer):
         distinct rows.
     validation_fraction : float, default=0.1
         Fraction of the rows held out for validation.
+    validation_split : float, array-like, splitter or None, default=None
+        Validation rows: a fraction instead of `validation_fraction`, the indices or a mask of the
+        rows, or a splitter of scikit-learn such as `TimeSeriesSplit`, whose first split is used.
+        `fit` also takes `X_val` and `y_val`, and `groups` to hold out whole groups.
+    refit : bool, default=False
+        Whether to train again on all rows, for as many epochs as were best on the validation rows.
+    bagging : int, splitter or None, default=None
+        Number of folds, or a splitter such as `GroupKFold`. One network is trained for each fold,
+        with the fold as its validation rows, and the predictions are averaged. The encoding of the
+        columns is computed from all rows.
     max_seconds : float or None, default=None
         Time limit of training in seconds; the learning rate decays fully within it.
     column_types : dict or None, default=None
@@ -91,12 +115,17 @@ class TabularTransformerClassifier(ClassifierMixin, TabularTransformer):
         "boolean", "categorical", "string" or "datetime".
     class_weight : dict, "balanced" or None, default=None
         Weights of the classes, multiplied with the sample weights.
+    loss : {"cross_entropy", "ordinal"}, default="cross_entropy"
+        Loss to minimize. "ordinal" is for classes with an order, which are numbers or an ordered
+        pandas Categorical: a distant class costs more than a neighbor.
     calibration : {"temperature", "none"}, default="temperature"
         Calibration of the probabilities. "temperature" fits one temperature on the validation rows
-        if there are at least 100 of them.
-    importance : {"auto", "rollout", "permutation"}, default="auto"
-        Method of `feature_importances_`; "auto" uses attention rollout if the model attends to all
-        columns, else permutation.
+        if there are at least 100 of them. On tables of 20 to 1000 distinct rows, it fits the
+        temperature on out-of-fold predictions of five more networks instead.
+    importance : {"permutation", "rollout", "auto"}, default="permutation"
+        Method of `feature_importances_`: the increase of the loss on validation rows when a column
+        is shuffled, or attention rollout, which shows where "ft_transformer" and "saint" attend but
+        not what matters for the target. "auto" is "permutation".
     precision : {"float32", "bfloat16"}, default="float32"
         Precision of training.
     device : str, default="auto"
@@ -116,8 +145,12 @@ class TabularTransformerClassifier(ClassifierMixin, TabularTransformer):
         Class labels.
     temperature_ : float
         Temperature that divides the logits.
+    oof_proba_ : ndarray of shape (n_samples, n_classes)
+        Out-of-fold probabilities with bagging; NaN for rows that no network is validated on.
     feature_importances_ : ndarray of shape (n_features_in_,)
-        Importance of each column; they sum to 1.
+        Importance of each column; they sum to 1. Computed when it is first read.
+    importances_ : Importances
+        Their means and standard deviations before scaling, once they have been computed.
     history_ : list of dict
         Training loss, validation loss, learning rate and elapsed seconds of every epoch.
     encoder_ : TableEncoder
@@ -134,7 +167,7 @@ class TabularTransformerClassifier(ClassifierMixin, TabularTransformer):
     >>> import numpy as np
     >>> X = np.array([[0.0], [0.1], [0.9], [1.0]] * 10)
     >>> y = np.array(["low", "low", "high", "high"] * 10)
-    >>> model = TabularTransformerClassifier(dim=8, depth=1, heads=2, max_epochs=20, random_state=0)
+    >>> model = TabularTransformerClassifier(dim=8, depth=1, max_epochs=20, random_state=0)
     >>> model.fit(X, y).predict([[0.05]])
     array(['low'], dtype='<U4')
     """
@@ -144,14 +177,17 @@ class TabularTransformerClassifier(ClassifierMixin, TabularTransformer):
         "attention_dropout": 0.2,
         "activation_dropout": 0.2,
     }
+    _member_average = "probabilities"
     _max_auto_epochs = 20
     classes_: np.ndarray
     temperature_: float
+    _class_order: tuple[int, ...] | None
+    """Class codes from the lowest class to the highest, for the ordinal loss."""
 
     def __init__(
         self,
         *,
-        model: str = "ft_transformer",
+        model: str = "auto",
         wiring: str | None = None,
         norm: str | None = None,
         numeric: str | None = None,
@@ -163,8 +199,9 @@ class TabularTransformerClassifier(ClassifierMixin, TabularTransformer):
         dropout: float | None = None,
         attention_dropout: float | None = None,
         activation_dropout: float | None = None,
+        members: int | None = None,
         optimizer: str = "adamw(beta2=0.999)",
-        lr: float = 1e-3,
+        lr: float | None = None,
         weight_decay: float = 1e-5,
         schedule: str | None = None,
         average: float = 0.99,
@@ -173,11 +210,15 @@ class TabularTransformerClassifier(ClassifierMixin, TabularTransformer):
         patience: int = 8,
         early_stopping: bool | str = "auto",
         validation_fraction: float = 0.1,
+        validation_split: Any = None,
+        refit: bool = False,
+        bagging: Any = None,
         max_seconds: float | None = None,
         column_types: Mapping[Any, str] | None = None,
         class_weight: Any = None,
+        loss: str = "cross_entropy",
         calibration: str = "temperature",
-        importance: str = "auto",
+        importance: str = "permutation",
         precision: str = "float32",
         device: str = "auto",
         n_jobs: int | None = None,
@@ -197,6 +238,7 @@ class TabularTransformerClassifier(ClassifierMixin, TabularTransformer):
         self.dropout = dropout
         self.attention_dropout = attention_dropout
         self.activation_dropout = activation_dropout
+        self.members = members
         self.optimizer = optimizer
         self.lr = lr
         self.weight_decay = weight_decay
@@ -207,9 +249,13 @@ class TabularTransformerClassifier(ClassifierMixin, TabularTransformer):
         self.patience = patience
         self.early_stopping = early_stopping
         self.validation_fraction = validation_fraction
+        self.validation_split = validation_split
+        self.refit = refit
+        self.bagging = bagging
         self.max_seconds = max_seconds
         self.column_types = column_types
         self.class_weight = class_weight
+        self.loss = loss
         self.calibration = calibration
         self.importance = importance
         self.precision = precision
@@ -220,28 +266,42 @@ class TabularTransformerClassifier(ClassifierMixin, TabularTransformer):
         self.warm_start = warm_start
 
     @rollback_on_error
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+    def fit(
+        self,
+        X: Any,
+        y: Any,
+        sample_weight: Any = None,
+        *,
+        X_val: Any = None,
+        y_val: Any = None,
+        sample_weight_val: Any = None,
+        eval_set: Any = None,
+        groups: Any = None,
+    ) -> Self:
         """Fit the classifier.
 
         Args:
             X: table as pandas, polars or Arrow frame, or as 2-D array
             y: (rows) class labels
             sample_weight: (rows) non-negative weights; rows of weight 0 are ignored
+            X_val: table to choose the best epoch on, instead of rows of X
+            y_val: target of X_val
+            sample_weight_val: weights of X_val
+            eval_set: [(X_val, y_val)], as LightGBM spells it
+            groups: (rows) group of each row; validation rows are whole groups
         """
-        if self.calibration not in CALIBRATIONS:
-            raise UserError(
-                unknown_name_message("calibration", str(self.calibration), CALIBRATIONS)
-            )
+        for name, known in (("calibration", CALIBRATIONS), ("loss", CLASS_LOSSES)):
+            if (value := getattr(self, name)) not in known:
+                raise UserError(unknown_name_message(name, str(value), known))
         reject_missing_targets(y)
+        categories = ordered_categories(y)
         y = validate_data(self, X="no_validation", y=y)
-        if y.dtype.kind == "O" and len({comparable_type(each) for each in y}) > 1:
-            raise UserError(
-                "y: expected class labels of one type, got several types, such as numbers and "
-                "strings"
-            )
+        reject_mixed_labels(y)
         check_classification_targets(y)
         inputs = self._check_input(X, y, sample_weight)
-        inputs = inputs._replace(weights=inputs.weights * self._class_weights(y, inputs.weights))
+        inputs = inputs._replace(
+            weights=inputs.weights * class_weights(self.class_weight, y, inputs.weights)
+        )
         classes, codes = np.unique(y[inputs.weights > 0], return_inverse=True)
         if len(classes) < 2:
             raise UserError(
@@ -255,35 +315,39 @@ class TabularTransformerClassifier(ClassifierMixin, TabularTransformer):
             )
         self.classes_ = classes
         self.temperature_ = 1.0
-        self._fit(inputs.drop_zero_weights(), codes)
+        is_ordinal = self.loss == "ordinal"
+        self._class_order = rank_classes(classes, categories) if is_ordinal else None
+        if self.warm_start and hasattr(self, "module_"):
+            self.target_ = self._target(codes, inputs.weights)
+        X_val, y_val = parse_eval_set(eval_set, X_val, y_val)
+        valid_rows = None if X_val is None else self._check_valid(X_val, y_val, sample_weight_val)
+        self._fit(inputs, codes, labels=y, groups=groups, valid_rows=valid_rows)
         return self
 
-    def _class_weights(self, y: np.ndarray, weights: np.ndarray) -> np.ndarray:
-        """Return the class weight of every row; rows of weight 0 do not count for "balanced"."""
-        class_weight = self.class_weight
-        if not (
-            class_weight is None
-            or isinstance(class_weight, Mapping)
-            or str(class_weight) == "balanced"
-        ):
+    def _check_valid(self, X: Any, y: Any, weights: Any) -> ValidationRows:
+        """Return checked validation rows with class codes."""
+        reject_missing_targets(y)
+        y = column_or_1d(y)
+        unknown = sorted({each for each in y.tolist()} - set(self.classes_.tolist()), key=str)
+        if unknown:
             raise UserError(
-                "class_weight: expected a dict from class to weight, 'balanced' or None, got "
-                f"{class_weight!r}"
+                f"y_val: expected classes of y, {self.classes_.tolist()[:20]}, got {unknown[0]!r}"
             )
-        row_weights, positive = np.ones(len(y)), weights > 0
-        if class_weight is not None:
-            row_weights[positive] = compute_sample_weight(class_weight, y[positive])
-        if (row_weights < 0).any() or not row_weights[positive].any():
-            raise UserError(
-                "class_weight: expected weights >= 0, at least one of them positive, got "
-                f"{class_weight!r}"
-            )
-        return row_weights
+        inputs = self._check_input(X, y, weights, reset=False)
+        inputs = inputs._replace(
+            weights=inputs.weights * class_weights(self.class_weight, y, inputs.weights)
+        )
+        codes = np.searchsorted(self.classes_, y)
+        return ValidationRows(inputs.drop_zero_weights(), codes[inputs.weights > 0])
 
     def predict_proba(self, X: Any) -> np.ndarray:
         """Return class probabilities, (rows, classes), in the order of `classes_`."""
         logits = self._predict_rows(X)
         return self._probabilities(logits)
+
+    def predict_log_proba(self, X: Any) -> np.ndarray:
+        """Return the logarithms of the class probabilities, finite for every class."""
+        return np.asarray(log_softmax(self._predict_rows(X) / self.temperature_, axis=1))
 
     def predict(self, X: Any) -> np.ndarray:
         """Return the most probable class of each row."""
@@ -296,34 +360,28 @@ class TabularTransformerClassifier(ClassifierMixin, TabularTransformer):
         With two classes, the probability is that of the second class; with more, it is that of the
         predicted class. `.save("plot.svg")` of the result draws the reliability diagram.
         """
-        probabilities, y = self.predict_proba(X), column_or_1d(y)
-        if not any(each in self.classes_.tolist() for each in y.tolist()):
-            raise UserError(
-                f"y: expected labels among {self.classes_.tolist()}, got none of them; check the "
-                "type of the labels"
-            )
-        if len(self.classes_) == 2:
-            is_second = y == self.classes_[1]
-            return Reliability.from_predictions(probabilities[:, 1], is_second, bins=bins)
-        is_correct = self.classes_[probabilities.argmax(1)] == y
-        return Reliability.from_predictions(probabilities.max(1), is_correct, bins=bins)
+        return Reliability.from_labels(
+            self.predict_proba(X), column_or_1d(y), self.classes_, bins=bins
+        )
 
     def _target(self, y: np.ndarray, weights: np.ndarray) -> ClassTarget:
-        return ClassTarget(len(self.classes_))
+        return ClassTarget(len(self.classes_), self._class_order)
 
     def _strata(self, y: np.ndarray) -> np.ndarray:
         return y
 
-    def _after_fit(self, sample: WeightedBatch, is_held_out: bool) -> None:
-        if (
-            is_held_out
-            and self.calibration == "temperature"
-            and len(sample.weights) >= MIN_CALIBRATION_ROWS
-        ):
-            logits = self._predict_cells(sample.cells)
-            targets, weights = sample.targets.numpy(), sample.weights.numpy()
-            self.temperature_ = fit_temperature(logits, targets, weights)
-        super()._after_fit(sample, is_held_out)
+    def _after_fit(self, data: FitData, modules: list[TableModel], positive: np.ndarray) -> None:
+        if self.calibration == "temperature" and has_calibration_rows(data):
+            self.temperature_ = holdout_temperature(modules, data)
+        super()._after_fit(data, modules, positive)
+
+    def _cross_fits_temperature(self, data: FitData) -> bool:
+        return (
+            self.calibration == "temperature" and self.bagging is None and needs_cross_fitting(data)
+        )
+
+    def _set_out_of_fold(self, outputs: np.ndarray) -> None:
+        self.oof_proba_ = self._probabilities(outputs)
 
     def _probabilities(self, logits: np.ndarray) -> np.ndarray:
         return softmax(logits / self.temperature_, axis=1)

@@ -6,69 +6,81 @@
 2. `build_fit_data` infers column types, splits off validation rows and encodes the cells;
 3. `build_model` creates the network, or `_warm_start_module` copies the one of the previous fit;
 4. `fit_model` trains it and keeps the best epoch;
-5. `_after_fit` computes feature importances and, for classifiers, the calibration temperature.
+5. `_after_fit` computes out-of-fold predictions and, for classifiers, the temperature; on small
+   tables `cross_fit_temperature` does.
+
+Feature importances are computed when they are read.
 """
 
+import time
 from abc import abstractmethod
-from contextlib import closing
 from copy import deepcopy
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
-import safetensors.torch
-import torch
-from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
+from sklearn.base import (
+    BaseEstimator,
+    ClassNamePrefixFeaturesOutMixin,
+    TransformerMixin,
+    clone,
+    is_classifier,
+)
 from sklearn.utils.validation import (
     _check_sample_weight,
     check_consistent_length,
     check_is_fitted,
     validate_data,
 )
-from torch import Tensor
 from typing_extensions import Self
 
-from addnorm.core.errors import UserError, unknown_name_message
-from addnorm.core.seeds import derive_seed
+from addnorm.core.errors import UserError
 from addnorm.models.tabular import TableBatch, TableConfig, TableModel
-from addnorm.tabular.callbacks import make_fit_callback
+from addnorm.models.tabular.members import MemberAverage
+from addnorm.tabular.bagged_model import join_networks, list_networks
 from addnorm.tabular.columns.encoder import TableEncoder
 from addnorm.tabular.columns.reader import (
     format_cell,
     is_frame,
-    raw_columns,
-    read_columns,
     reject_records,
     to_pandas,
 )
 from addnorm.tabular.dataset import (
     CheckedInput,
+    FitData,
     build_fit_data,
-    reject_empty_columns,
-    select_column_rows,
+    check_column_names,
     select_rows,
 )
+from addnorm.tabular.fitting import (
+    best_epoch,
+    check_fit_params,
+    out_of_fold_outputs,
+    part_of_time,
+    time_limit,
+    train_networks,
+)
 from addnorm.tabular.inspection.explanations import Explanation, column_effects
-from addnorm.tabular.inspection.importance import compute_importances
+from addnorm.tabular.inspection.importance import (
+    MAX_ROWS,
+    ImportancePart,
+    Importances,
+    compute_importances,
+)
 from addnorm.tabular.io.store import load_estimator, module_bytes, module_from_bytes, save_estimator
 from addnorm.tabular.params import (
     make_model_config,
-    make_training_config,
-    resolve_device,
     resolve_seed,
     resolve_threads,
 )
-from addnorm.tabular.training.loop import (
-    WeightedBatch,
-    build_model,
-    fit_model,
-    predict,
-    train_epochs,
-)
-from addnorm.tabular.training.pretraining import OBJECTIVES, PretextModel, Pretrained
-from addnorm.tabular.training.row_groups import row_multiplicity, unique_rows
+from addnorm.tabular.pretrain import pretrain_network
+from addnorm.tabular.temperature import COST, cross_fit_temperature
+from addnorm.tabular.training.loop import WeightedBatch
+from addnorm.tabular.training.prediction import predict
+from addnorm.tabular.training.row_groups import row_multiplicity
 from addnorm.tabular.training.targets import Target
 from addnorm.tabular.training.torch_context import rollback_on_error, torch_context
+from addnorm.tabular.validation import UNUSED, ValidationRows, assign_parts
 
 ROWS_PER_CHUNK = 8192
 """Rows per chunk at prediction time."""
@@ -79,59 +91,107 @@ class TabularTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
 
     # Set by fit.
     encoder_: TableEncoder
+    importances_: Importances
     module_: TableModel
     n_features_in_: int
     target_: Target
+    temperature_: float
 
     _default_dropout: ClassVar[dict[str, float]]
     """Dropout rates for models without defaults of their own."""
+    _member_average: MemberAverage
+    """What is averaged over members."""
     _max_auto_epochs: int
     """Upper limit of `max_epochs="auto"`, so that the learning rate decays before overfitting."""
 
-    def _fit(self, inputs: CheckedInput, y: np.ndarray) -> None:
-        """Fit to a checked table with positive weights and a numeric target (class codes)."""
-        seed = resolve_seed(self)
+    def _fit(
+        self,
+        inputs: CheckedInput,
+        y: np.ndarray,
+        *,
+        labels: np.ndarray,
+        groups: Any = None,
+        valid_rows: ValidationRows | None = None,
+    ) -> None:
+        """Fit to a checked table.
+
+        Args:
+            inputs: checked table; rows of weight 0 are dropped
+            y: numeric target (class codes) of the rows of positive weight
+            labels: (rows) target of all rows, for splitters
+            groups: (rows) groups that are held out as a whole, or None
+            valid_rows: rows to validate on instead of rows of the table
+        """
+        started, seed = time.monotonic(), resolve_seed(self)
+        check_fit_params(self, has_validation_rows=valid_rows is not None)
+        deadline = started + time_limit(self)
+        positive = inputs.weights > 0
+        parts = assign_parts(self, labels, groups, seed=seed)
+        inputs = inputs.drop_zero_weights()
+        if parts is not None:
+            parts = parts[positive]
+            used = parts != UNUSED
+            inputs, y, parts = inputs.select(used), y[used], parts[used]
+            positive[np.flatnonzero(positive)[~used]] = False
         warm = self.warm_start and hasattr(self, "module_")
         pretrained = getattr(self, "pretrained_", None)
         encoder = self.encoder_ if warm else None if pretrained is None else pretrained.encoder
         if encoder is not None:
-            _check_column_names(encoder, inputs.X, "previous fit" if warm else "pre-training")
+            check_column_names(encoder, inputs.X, "previous fit" if warm else "pre-training")
         data = build_fit_data(
-            self, inputs, y, encoder=encoder, target=self.target_ if warm else None, seed=seed
+            self,
+            inputs,
+            y,
+            encoder=encoder,
+            target=self.target_ if warm else None,
+            seed=seed,
+            parts=parts,
+            valid_rows=valid_rows,
         )
-        target, train, valid = data.target, data.train, data.valid
-        config = make_model_config(self, data.encoder, target.outputs)
-        device = resolve_device(self)
-        with (
-            torch_context(
-                threads=resolve_threads(self), seed=derive_seed(seed, "fit"), device=device
-            ),
-            closing(make_fit_callback(verbose=self.verbose)) as callback,
-        ):
-            if warm:
-                module = self._warm_start_module(config).float().to(device)
-            else:
-                module = build_model(
-                    config, train, target=target, seed=seed, device=device, pretrained=pretrained
-                )
-            self.history_ = fit_model(
-                module,
-                train.to(device),
-                None if valid is None else valid.to(device),
-                target=target,
-                config=make_training_config(
-                    self, len(train.weights), wiring=config.wiring, seed=seed
-                ),
-                reference=data.reference.to(device),
-                callback=callback,
-            )
-        # Predict in float64: in float32 the prediction of a row would depend, in the last bits, on
-        # the other rows of its batch. MPS has no float64.
-        self.module_ = module if device.type == "mps" else module.double()
-        self.encoder_, self.target_, self.reference_ = data.encoder, target, data.reference
-        self._n_features_out = module.width
+        previous = None
+        if warm:
+            config = make_model_config(self, data.encoder, data.target.outputs)
+            previous = self._warm_start_module(config)
+        is_plain = not warm and parts is None and valid_rows is None
+        cross_fits = is_plain and self._cross_fits_temperature(data)
+        refits = self.refit and data.folds[0].valid is not None
+        later = COST * cross_fits + refits  # in units of the cost of the network
+        modules, self.history_ = train_networks(
+            self,
+            data,
+            seed=seed,
+            deadline=part_of_time(deadline, 1 / (1 + later)),
+            previous=previous,
+        )
+        self._set_network(data, modules)
         with torch_context(threads=resolve_threads(self)):
-            self._after_fit(valid or train, valid is not None)
+            self._after_fit(data, modules, positive)
+        if cross_fits:
+            end = part_of_time(deadline, COST / later)
+            self.temperature_ = cross_fit_temperature(
+                self, inputs, y, data, seed=seed, deadline=end
+            )
+        self._importance_parts = [
+            ImportancePart(module, (fold.valid or fold.train).subsample(MAX_ROWS), data)
+            for module, fold in zip(modules, data.folds, strict=True)
+        ]
+        self.__dict__.pop("importances_", None)
+        if refits:
+            everything = build_fit_data(
+                self, inputs, y, encoder=encoder, target=None, seed=seed, hold_out=False
+            )
+            _ = self.feature_importances_  # of the network that has not seen the validation rows
+            limited = clone(self).set_params(max_epochs=best_epoch(self.history_))
+            modules, _ = train_networks(
+                limited, everything, seed=seed, deadline=deadline, previous=None
+            )
+            self._set_network(everything, modules)
+
+    def _set_network(self, data: FitData, modules: list[TableModel]) -> None:
+        module = join_networks(modules, averages_classes=is_classifier(self))
+        self.module_ = module
+        self.encoder_, self.target_, self.reference_ = data.encoder, data.target, data.reference
+        self._n_features_out = module.width
 
     def _warm_start_module(self, config: TableConfig) -> TableModel:
         previous = self.module_.config
@@ -158,17 +218,40 @@ class TabularTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         The function maps (cells, row indices) to one value per row; see `column_effects`.
         """
 
-    def _after_fit(self, sample: WeightedBatch, is_held_out: bool) -> None:
-        """Compute attributes from the validation rows, or from the training rows without any."""
-        self.feature_importances_ = compute_importances(
-            self.importance,
-            self.module_,
-            sample,
-            reference=self.reference_,
-            target=self.target_,
-            sources=self.encoder_.sources,
-            columns=self.n_features_in_,
-        )
+    def _after_fit(self, data: FitData, modules: list[TableModel], positive: np.ndarray) -> None:
+        """Compute attributes from the validation rows.
+
+        Args:
+            data: encoded rows
+            modules: networks, one for each fold
+            positive: (rows of the table) whether a row was used
+        """
+        if len(data.folds) > 1:
+            outputs = np.full((len(positive), data.target.outputs), np.nan)
+            outputs[positive] = out_of_fold_outputs(modules, data)[data.inverse]
+            self._set_out_of_fold(outputs)
+
+    def _cross_fits_temperature(self, data: FitData) -> bool:
+        """Return whether the temperature is computed from out-of-fold predictions."""
+        return False
+
+    @abstractmethod
+    def _set_out_of_fold(self, outputs: np.ndarray) -> None:
+        """Set the out-of-fold predictions from outputs, (rows, outputs), NaN for unused rows."""
+
+    @property
+    def feature_importances_(self) -> np.ndarray:
+        """Importance of each column, (n_features_in_), non-negative with sum 1 (or all 0).
+
+        They are computed when they are read for the first time, which takes some seconds.
+        """
+        if "importances_" not in self.__dict__:
+            check_is_fitted(self, "module_")
+            with torch_context(threads=resolve_threads(self)):
+                self.importances_ = compute_importances(
+                    self.importance, self._importance_parts, self.n_features_in_
+                )
+        return self.importances_.normalized
 
     # Prediction
 
@@ -222,52 +305,7 @@ class TabularTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
                 is the objective of the model's paper
             epochs: number of epochs; `max_epochs` if None
         """
-        if objective not in OBJECTIVES:
-            raise UserError(unknown_name_message("objective", str(objective), OBJECTIVES))
-        X = self._check_table(X, reset=True)
-        columns, seed = read_columns(X, self.column_types), resolve_seed(self)
-        reject_empty_columns(columns, self.column_types)
-        ones, values = np.ones(len(X)), [column.values for column in columns]
-        rows = unique_rows(
-            values, None, weights=ones, multiplicity=ones, seed=derive_seed(seed, "rows")
-        )
-        columns, weights = select_column_rows(columns, rows.indices), torch.from_numpy(rows.weights)
-        encoder = TableEncoder.from_columns(columns, rows.weights)
-        sample = WeightedBatch(
-            encoder.to_table_batch(*encoder.raw_features(columns)), weights, weights
-        )
-        device, config = resolve_device(self), make_model_config(self, encoder, 1)
-        training = make_training_config(
-            self, len(weights), wiring=config.wiring, seed=seed, epochs=epochs
-        )
-        with (
-            torch_context(
-                threads=resolve_threads(self), seed=derive_seed(seed, "pretrain"), device=device
-            ),
-            closing(make_fit_callback(verbose=self.verbose)) as callback,
-        ):
-            model = build_model(config, sample, target=None, seed=seed, device=device)
-            pretext = PretextModel(model, objective).to(device)
-
-            def compute_loss(batch: WeightedBatch) -> tuple[Tensor, Tensor]:
-                return pretext.loss(batch.cells) * batch.weights.sum(), batch.weights.sum()
-
-            self.pretraining_ = train_epochs(
-                pretext,
-                sample.to(device),
-                compute_loss=compute_loss,
-                validate=None,
-                config=training,
-                callback=callback,
-            )
-        weights_without_head = {
-            name: value.cpu().contiguous()
-            for name, value in model.state_dict().items()
-            if not name.startswith("head.")
-        }
-        self.pretrained_ = Pretrained(encoder, config, safetensors.torch.save(weights_without_head))
-        # Drop an earlier fit: a warm start must continue from the pre-trained weights.
-        self.__dict__.pop("module_", None)
+        pretrain_network(self, X, objective=objective, epochs=epochs)
         return self
 
     def save(self, path: str | Path) -> None:
@@ -285,19 +323,31 @@ class TabularTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         if "module_" in state:
             module, reference = state.pop("module_"), state.pop("reference_")
             state["_module"] = (module.config.model_dump(), module_bytes(module, reference))
+            # The networks are those of the module.
+            parts = () if "importances_" in state else state["_importance_parts"]
+            state["_importance_parts"] = [part.sample.to_arrays() for part in parts]
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         state = dict(state)
         config, data = state.pop("_module", (None, b""))
+        rows = state.pop("_importance_parts", ())
         super().__setstate__(state)
         if config is not None:
-            self.module_, self.reference_ = module_from_bytes(data, TableConfig(**config))
+            self.module_, self.reference_ = module_from_bytes(
+                data, TableConfig(**config), averages_classes=is_classifier(self)
+            )
+            modules = list_networks(self.module_)
+            fitted = FitData(self.encoder_, self.target_, (), self.reference_, np.empty(0), 0)
+            self._importance_parts = [
+                ImportancePart(module, WeightedBatch.from_arrays(arrays), fitted)
+                for module, arrays in zip(modules, rows, strict=False)
+            ]
 
     # Input validation
 
-    def _check_input(self, X: Any, y: Any, weights: Any) -> CheckedInput:
-        X = self._check_table(X, reset=True)
+    def _check_input(self, X: Any, y: Any, weights: Any, *, reset: bool = True) -> CheckedInput:
+        X = self._check_table(X, reset=reset)
         check_consistent_length(X, y)
         weights = _check_sample_weight(
             weights, np.empty((len(X), 1)), dtype=np.float64, ensure_non_negative=True
@@ -340,12 +390,3 @@ class TabularTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         tags.input_tags.categorical = True
         tags.target_tags.required = True
         return tags
-
-
-def _check_column_names(encoder: TableEncoder, X: Any, origin: str) -> None:
-    names = tuple(name for name, _ in raw_columns(X))
-    if encoder.names != names:
-        raise UserError(
-            f"X: expected the columns of the {origin} ({', '.join(encoder.names)}), got "
-            f"{', '.join(names)}"
-        )

@@ -6,26 +6,14 @@ The folder contains `config.yaml` (`FitConfig`), `rows.jsonl` (losses and scores
 
 import json
 import time
-from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import yaml
 from pydantic import BaseModel, ConfigDict
-from sklearn.base import ClassifierMixin
-from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
-from sklearn.metrics import (
-    accuracy_score,
-    log_loss,
-    mean_absolute_error,
-    r2_score,
-    roc_auc_score,
-    root_mean_squared_error,
-)
 
 from addnorm.core.errors import UserError, unknown_name_message
 from addnorm.core.files import file_checksum, read_yaml, write_yaml
@@ -33,15 +21,17 @@ from addnorm.core.locks import folder_lock
 from addnorm.core.parsing import parse_yaml
 from addnorm.core.rows import write_rows
 from addnorm.tabular import TabularTransformerClassifier, TabularTransformerRegressor, load
-from addnorm.tabular.columns.reader import empty_columns, read_column
+from addnorm.tabular.fit_scores import gradient_boosting_scores, score_estimator
 from addnorm.tabular.inspection.calibration import Reliability
+from addnorm.tabular.io.store import FILE as ESTIMATOR_FILE
 from addnorm.tabular.io.store import save_estimator
 from addnorm.tabular.task_setup import infer_column_types, split_rows, split_target
 
 CONFIG, ROWS = "config.yaml", "rows.jsonl"
-TASKS = {"classify": TabularTransformerClassifier, "regress": TabularTransformerRegressor}
-MAX_CATEGORIES = 255
-"""Largest number of categories that scikit-learn's gradient boosting accepts per column."""
+TASKS: dict[str, Any] = {
+    "classify": TabularTransformerClassifier,
+    "regress": TabularTransformerRegressor,
+}
 
 Estimator = TabularTransformerClassifier | TabularTransformerRegressor
 
@@ -65,6 +55,10 @@ class FitConfig(BaseModel):
     """Parameters of the estimator."""
     types: dict[str, str] = {}
     """Arrow types of the columns of a CSV file, by name; empty for typed formats."""
+    drop: tuple[str, ...] = ()
+    """Columns that are left out."""
+    ids: tuple[str, ...] = ()
+    """Columns that identify rows: left out of the fit, and copied to predictions."""
 
 
 @dataclass(frozen=True)
@@ -108,6 +102,7 @@ def fit_run(
 
 def _fit_run(frame: Any, config: FitConfig, folder: str | Path, *, verbose: bool) -> FitResult:
     X, y = split_target(frame, config.target)
+    X = drop_columns(X, (*config.drop, *config.ids))
     if config.task not in TASKS:
         raise UserError(unknown_name_message("task", config.task, TASKS))
     classify = config.task == "classify"
@@ -141,7 +136,14 @@ def _fit_run(frame: Any, config: FitConfig, folder: str | Path, *, verbose: bool
     note = ""
     try:
         scores["gradient boosting"] = gradient_boosting_scores(
-            X, y, X_test, y_test, types=types, classify=classify, seed=config.seed
+            X,
+            y,
+            X_test,
+            y_test,
+            types=types,
+            classify=classify,
+            seed=config.seed,
+            quantiles=None if classify else estimator.quantiles,
         )
     except ValueError as error:  # for example a class with a single row
         note = f"Gradient boosting could not be fitted: {' '.join(str(error).split())}"
@@ -149,75 +151,6 @@ def _fit_run(frame: Any, config: FitConfig, folder: str | Path, *, verbose: bool
     result = replace(result, tested=len(X_test), scores=scores, reliability=reliability, note=note)
     save_run(result, folder)
     return result
-
-
-def score_estimator(model: Any, X: Any, y: Any) -> dict[str, float]:
-    """Return test scores of a fitted model by metric.
-
-    Classes that were absent from the training rows count as errors for the accuracy and are left
-    out of the log loss and the AUC.
-    """
-    if not isinstance(model, ClassifierMixin):
-        predictions = model.predict(X)
-        return {
-            "rmse": float(root_mean_squared_error(y, predictions)),
-            "mae": float(mean_absolute_error(y, predictions)),
-            "r2": float(r2_score(y, predictions)) if len(y) > 1 else np.nan,
-        }
-    probabilities, y = model.predict_proba(X), np.asarray(y)
-    known = np.isin(y, model.classes_)
-    scores = {"accuracy": float(accuracy_score(y, model.classes_[probabilities.argmax(1)]))}
-    if known.any():
-        scores["log loss"] = float(log_loss(y[known], probabilities[known], labels=model.classes_))
-    if len(np.unique(y[known])) == len(model.classes_):
-        score = probabilities[known][:, 1] if len(model.classes_) == 2 else probabilities[known]
-        scores["auc"] = float(roc_auc_score(y[known], score, multi_class="ovr"))
-    return scores
-
-
-def gradient_boosting_scores(
-    X: Any,
-    y: Any,
-    X_test: Any,
-    y_test: Any,
-    *,
-    types: Mapping[str, str],
-    classify: bool,
-    seed: int,
-) -> dict[str, float]:
-    """Fit scikit-learn's histogram gradient boosting with default settings; return its scores."""
-    table, is_categorical = _encode_for_trees(X, X, types)
-    estimator = HistGradientBoostingClassifier if classify else HistGradientBoostingRegressor
-    started = time.monotonic()
-    model = estimator(categorical_features=is_categorical, random_state=seed).fit(table, y)
-    seconds = time.monotonic() - started
-    test_table, _ = _encode_for_trees(X_test, X, types)
-    return score_estimator(model, test_table, y_test) | {"seconds": seconds}
-
-
-def _encode_for_trees(
-    X: Any, train_table: Any, types: Mapping[str, str]
-) -> tuple[np.ndarray, list[bool]]:
-    """Return the columns as a float array and a flag for each that marks it as categorical.
-
-    Strings become the ranks of the most frequent categories of the training table. A column without
-    any training value is dropped: gradient boosting cannot bin it.
-    """
-    columns, is_categorical = [], []
-    for name in X.columns:
-        train, column = (read_column(name, each[name], types[name]) for each in (train_table, X))
-        if empty_columns([train]):
-            continue
-        if column.values.dtype == np.float64:
-            columns.append(column.values)
-            is_categorical.append(False)
-            continue
-        counts = Counter(text for text in train.values if text is not None)
-        frequent = sorted(counts, key=lambda text: (-counts[text], text))[:MAX_CATEGORIES]
-        codes = {text: float(code) for code, text in enumerate(frequent)}
-        columns.append(np.array([codes.get(text, np.nan) for text in column.values]))
-        is_categorical.append(True)
-    return np.stack(columns, 1), is_categorical
 
 
 def save_run(result: FitResult, folder: str | Path) -> None:
@@ -288,6 +221,40 @@ def open_run(folder: str | Path) -> tuple[FitConfig, Estimator]:
         reason = " ".join(str(error).split())
         raise UserError(f"{folder / CONFIG}: expected the config of a fit ({reason})") from None
     return config, load(folder)
+
+
+def drop_columns(X: Any, names: Sequence[str]) -> Any:
+    """Return a frame without these columns.
+
+    Raises:
+        UserError: if a column does not exist, or none would remain
+    """
+    for name in names:
+        if name not in X.columns:
+            raise UserError(unknown_name_message("column", name, list(X.columns)))
+    if len(set(names)) >= X.shape[1]:
+        raise UserError(
+            f"--drop and --id: expected to leave at least one of {X.shape[1]} columns, got all"
+        )
+    return X.drop(columns=list(dict.fromkeys(names)))
+
+
+def prediction_names(target: str, estimator: Any) -> list[str]:
+    """Return the names of the columns of predictions: the target, or one for each quantile."""
+    quantiles = getattr(estimator, "quantiles", None)
+    return [target] if quantiles is None else [f"{target} {each:g}" for each in quantiles]
+
+
+def check_run_folder(folder: Path, *, force: bool) -> None:
+    """Raise `UserError` if a folder contains a run that would be replaced.
+
+    A folder without an estimator, such as that of a fit that was interrupted, may be written to.
+    """
+    if not force and (folder / ESTIMATOR_FILE).exists():
+        raise UserError(
+            f"-o: expected a new folder, got {folder}, which contains a fit; choose another, or "
+            "replace it with --force"
+        )
 
 
 def align_columns(frame: Any, estimator: Estimator, target: str) -> tuple[Any, list[str]]:

@@ -16,6 +16,7 @@ from addnorm.models.tabular import MODELS, TableConfig
 from addnorm.tabular.columns.encoder import TableEncoder
 from addnorm.tabular.training.loop import TrainingConfig
 from addnorm.tabular.training.row_groups import UniqueRows, split_holdout
+from addnorm.tabular.validation import validation_fraction
 from addnorm.train.device import count_cores, pick_device
 from addnorm.train.schedules.base import recommended_schedule
 
@@ -26,9 +27,18 @@ MIN_HOLDOUT_ROWS = 300
 """Distinct rows from which `early_stopping="auto"` holds out validation rows."""
 CONFIG_PARAMS = (
     *("wiring", "norm", "numeric", "dim", "depth", "heads", "ffn_dim", "activation"),
-    *("dropout", "attention_dropout", "activation_dropout"),
+    *("dropout", "attention_dropout", "activation_dropout", "members"),
 )
 """Parameters that are fields of `TableConfig`; None selects the model's own default."""
+AUTO = "auto"
+AUTO_MODEL = "mlp"
+AUTO_DEFAULTS: dict[str, Any] = {"members": 16, "dim": 64}
+"""Architecture and defaults of `model="auto"`, chosen on the tables of
+`benchmarks/tabular_boosting.py`; LEDGER.md has the measurements."""
+USES_ATTENTION = "ft_transformer"
+"""Model that messages propose for settings of attention."""
+DEFAULT_LR, MEMBERS_LR = 1e-3, 3e-3
+"""Peak learning rates, the second of "mlp" with several members."""
 
 
 def choose_batch_size(rows: int) -> int:
@@ -81,29 +91,39 @@ def resolve_device(estimator: Any) -> torch.device:
     return pick_device(estimator.device)
 
 
+def resolve_model(estimator: Any) -> str:
+    """Return the name of the architecture; "auto" is the one that was best on our tables."""
+    if isinstance(estimator.model, str) and estimator.model in (AUTO, *MODELS):
+        return AUTO_MODEL if estimator.model == AUTO else estimator.model
+    raise UserError(unknown_name_message("model", str(estimator.model), (AUTO, *MODELS)))
+
+
 def make_model_config(estimator: Any, encoder: TableEncoder, outputs: int) -> TableConfig:
     """Return the model config for an estimator's parameters and the layout of its table.
 
     Explicit parameters override the model's defaults, which override `_default_dropout`.
     """
-    if not isinstance(estimator.model, str) or estimator.model not in MODELS:
-        raise UserError(unknown_name_message("model", str(estimator.model), MODELS))
-    model = MODELS[estimator.model]
+    name_of_model = resolve_model(estimator)
+    model, is_auto = MODELS[name_of_model], estimator.model == AUTO
     params = {name: to_python_scalar(getattr(estimator, name)) for name in CONFIG_PARAMS}
     params = {name: value for name, value in params.items() if value is not None}
     for name in model.unused_fields:
         if name in params:
+            other = f" or set model='{USES_ATTENTION}'" if is_auto else ""
             raise UserError(
-                f"{name}: expected None because {estimator.model} does not use it, got "
-                f"{params[name]!r}; leave {name} out"
+                f"{name}: expected None because {name_of_model} does not use it, got "
+                f"{params[name]!r}; leave {name} out{other}"
             )
     dropout = {
         name: value
         for name, value in estimator._default_dropout.items()
         if name not in model.unused_fields
     }
-    fields: dict[str, Any] = {"model": estimator.model, "outputs": outputs, **encoder.layout}
-    return TableConfig(**fields, **dropout | model.defaults | params)
+    fields: dict[str, Any] = {"model": name_of_model, "outputs": outputs, **encoder.layout}
+    values = dropout | model.defaults | (AUTO_DEFAULTS if is_auto else {}) | params
+    if values.get("members", 1) != 1:
+        fields["member_average"] = estimator._member_average
+    return TableConfig(**fields, **values)
 
 
 def holdout_fractions(estimator: Any, y: np.ndarray, rows: UniqueRows) -> np.ndarray:
@@ -111,30 +131,30 @@ def holdout_fractions(estimator: Any, y: np.ndarray, rows: UniqueRows) -> np.nda
     early_stopping = to_python_scalar(estimator.early_stopping)
     if not (isinstance(early_stopping, bool) or early_stopping == "auto"):
         raise UserError(f"early_stopping: expected True, False or 'auto', got {early_stopping!r}")
-    _check_fraction(
-        estimator, "validation_fraction", 0 < _to_float(estimator.validation_fraction) < 1
-    )
+    fraction = validation_fraction(estimator)
+    name = "validation_fraction" if estimator.validation_split is None else "validation_split"
+    _check_fraction(estimator, name, 0 < _to_float(fraction) < 1)
     too_small = rows.num_groups < MIN_HOLDOUT_ROWS
     if early_stopping is False or (early_stopping == "auto" and too_small):
         return np.zeros(len(y))
-    fractions = split_holdout(rows, estimator._strata(y), estimator.validation_fraction)
+    fractions = split_holdout(rows, estimator._strata(y), fraction)
     if early_stopping is True and not fractions.any():
         raise UserError(
-            f"expected enough distinct rows for validation_fraction="
-            f"{estimator.validation_fraction}, got {rows.num_groups}; set early_stopping=False"
+            f"expected enough distinct rows for {name}={fraction}, got {rows.num_groups}; set "
+            "early_stopping=False"
         )
     return fractions
 
 
 def make_training_config(
-    estimator: Any, rows: int, *, wiring: str, seed: int, epochs: int | None = None
+    estimator: Any, rows: int, *, model: TableConfig, seed: int, epochs: int | None = None
 ) -> TrainingConfig:
     """Return the training settings of one fit.
 
     Args:
         estimator: supplies the parameters
         rows: rows per epoch, for `batch_size="auto"` and `max_epochs="auto"`
-        wiring: call string of the wiring, for its recommended schedule
+        model: config of the network, for the schedule of its wiring and the default of `lr`
         seed: seed of the fit
         epochs: number of epochs; `max_epochs` if None
     """
@@ -159,15 +179,17 @@ def make_training_config(
         value = getattr(estimator, name)
         if not isinstance(value, str) and not (value is None and name == "schedule"):
             raise UserError(f"{name}: expected a call string such as 'adamw', got {value!r}")
-    for name in ("lr", "weight_decay"):
-        value = getattr(estimator, name)
+    lr = estimator.lr
+    if lr is None:
+        lr = MEMBERS_LR if model.model == "mlp" and model.members > 1 else DEFAULT_LR
+    for name, value in (("lr", lr), ("weight_decay", estimator.weight_decay)):
         if not 0 <= _to_float(value) < math.inf:
             raise UserError(f"{name}: expected a finite number >= 0, got {value!r}")
     return TrainingConfig(
         optimizer=estimator.optimizer,
-        lr=float(estimator.lr),
+        lr=float(lr),
         weight_decay=float(estimator.weight_decay),
-        schedule=estimator.schedule or recommended_schedule(wiring),
+        schedule=estimator.schedule or recommended_schedule(model.wiring),
         batch_size=size,
         max_epochs=epochs,
         patience=patience,

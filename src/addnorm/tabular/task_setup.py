@@ -10,6 +10,7 @@ from sklearn.model_selection import train_test_split
 
 from addnorm.core.errors import UserError, unknown_name_message
 from addnorm.tabular.columns.reader import read_column, read_columns
+from addnorm.tabular.columns.text_parsing import is_missing_text
 from addnorm.tabular.dataset import reject_empty_columns
 
 MAX_INTEGER_CLASSES = 20
@@ -39,7 +40,10 @@ def split_target(frame: Any, target: str) -> tuple[Any, Any]:
     if len(names) == 1:
         raise UserError(f"expected feature columns beside the target, got only {target!r}")
     y = frame[target]
-    column, missing = read_column(target, y), int(y.isna().sum())
+    column = read_column(target, y)
+    missing = int(y.isna().sum()) + sum(
+        isinstance(each, str) and is_missing_text(each) for each in y
+    )
     if missing:
         raise UserError(
             f"Input y contains NaN: target {target!r} is missing in {missing} of {len(y)} rows; "

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from addnorm.core.errors import UserError
+from addnorm.tabular.columns.encoder import TableEncoder
 from addnorm.tabular.columns.reader import (
     empty_columns,
     format_cell,
@@ -19,6 +20,7 @@ from addnorm.tabular.columns.reader import (
     read_columns,
     to_pandas,
 )
+from addnorm.tabular.columns.table_files import read_table
 from tests.tabular.sample_tables import FRAME, LABELS, classifier, mixed
 
 KINDS = ["numeric", "numeric", "boolean", "categorical", "string", "datetime"]
@@ -103,9 +105,9 @@ def test_explicit_types_by_name_and_position():
         ({"x": [1]}, {"y": "numeric"}, "unknown column in column_types 'y'"),
         ({"x": [1]}, {"x": "number"}, "unknown column type 'number'; did you mean 'numeric'"),
         ({"x": ["a"]}, {"x": "numeric"}, "column 'x': expected numeric values, got 'a'"),
-        ({"x": ["a"]}, {"x": "datetime"}, "column 'x': expected datetimes in ISO .*, got 'a'"),
+        ({"x": ["a"]}, {"x": "datetime"}, "column 'x': expected datetime values such .*, got 'a'"),
         ({"x": [1]}, ["numeric"], "column_types: expected a dict from column to type"),
-        ({"x": [1j]}, None, "Complex data not supported: column 'x'"),
+        ({"x": [1j]}, None, "column 'x': Complex data not supported: complex128"),
     ],
 )
 def test_invalid_column_types_are_rejected(frame, kinds, message):
@@ -156,6 +158,118 @@ def test_type_of_strings_does_not_depend_on_the_container(container, texts, kind
     assert read_column("x", container(texts)).kind == kind
 
 
+@pytest.mark.parametrize("container", [np.array, lambda each: np.array(each, object), pd.Series])
+@pytest.mark.parametrize("spelling", ["?", " ?", "n/a", "NA", "NaN", "null", "-", "#N/A", "nil"])
+def test_spellings_of_missing_values_do_not_change_the_type(container, spelling):
+    """Regression test: one "?" turned a numeric column into a string column."""
+    column = read_column("x", container(["1", "2", spelling, "40"]))
+    assert column.kind == "numeric" and column.missing_texts == {spelling: 1}
+    np.testing.assert_array_equal(column.values, [1, 2, np.nan, 40])
+    days = read_column("x", container(["2026-01-01", spelling]))
+    assert days.kind == "datetime" and np.isnan(days.values[1])
+    assert read_column("x", container(["Rome", spelling])).values.tolist() == ["Rome", None]
+    for kind in ("numeric", "datetime", "boolean", "categorical", "string"):
+        assert (
+            read_column(
+                "x", container(["1" if kind != "datetime" else "2026-01-01", spelling]), kind
+            ).kind
+            == kind
+        )
+
+
+def test_frames_and_csv_files_are_read_alike(tmp_path):
+    rows = [["7", "a", "01"], ["?", "NA", "02"], ["12", "b", "03"]] * 3
+    frame = pd.DataFrame(rows, columns=["n", "c", "zip"])
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    for one, two in zip(
+        read_columns(frame), read_columns(read_table(tmp_path / "t.csv")[0]), strict=True
+    ):
+        assert_same_column(one, two)
+
+
+def test_categorical_dtype_keeps_every_text():
+    cells = pd.Series(["NA", "DE", None] * 3, dtype="category")
+    assert read_column("x", cells).values.tolist()[:3] == ["NA", "DE", None]
+    encoder = TableEncoder.from_columns([read_column("x", cells)], np.ones(9))
+    plain = pd.DataFrame({"x": ["NA", "DE", None, "n/a", "FR"]})
+    known, _, missing, spelled, rare = encoder.encode(plain).codes[:, 0].tolist()
+    assert len({known, missing, rare}) == 3 and spelled == missing
+
+
+def test_explicit_type_wins_over_odd_cells():
+    """Regression test: column_types={"age": "numeric"} was refused because of one odd cell."""
+    column = read_column("age", pd.Series(["1", "abc", "3", "abc"]), "numeric")
+    np.testing.assert_array_equal(column.values, [1, np.nan, 3, np.nan])
+    assert column.failed_texts == {"abc": 2}
+    column = read_column("day", pd.Series(["2026-01-01", "soon"]), "datetime")
+    assert np.isnan(column.values).tolist() == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("texts", "date_format", "others"),
+    [
+        (["12/31/2026", "01/02/2026"], "%m/%d/%Y", ()),
+        (["31/12/2026", "01/02/2026"], "%d/%m/%Y", ()),
+        (["01/02/2026", "03/04/2026"], "%m/%d/%Y", ("%d/%m/%Y",)),
+        (["31.12.2026", "1.2.2026"], "%d.%m.%Y", ()),
+        (["12/31/2026 23:59", "01/02/2026 8:00"], "%m/%d/%Y %H:%M", ()),
+        (["12/31/2026 11:59 PM", "1/2/2026 8:00 AM"], "%m/%d/%Y %I:%M %p", ()),
+        (["31-Dec-2026", "01-Feb-2026"], "%d-%b-%Y", ()),
+        (["Dec 31, 2026", "Feb 1, 2026"], "%b %d, %Y", ()),
+        (["2026/12/31", "2026/02/01"], "%Y/%m/%d", ()),
+    ],
+)
+def test_usual_formats_of_dates(texts, date_format, others):
+    column = read_column("x", np.array([*texts, "?"], object))
+    assert (column.kind, column.date_format, column.other_formats) == (
+        *("datetime", date_format),
+        others,
+    )
+    seconds = read_column("x", np.array(texts, object), "datetime", date_format=date_format).values
+    np.testing.assert_array_equal(column.values[:2], seconds)
+    assert format_cell(column, 0)[:7] in ("2026-12", "2026-01")
+    iso = pd.Series([format_cell(column, row) for row in range(2)])
+    np.testing.assert_array_equal(read_column("x", iso, "datetime").values, seconds)
+
+
+@pytest.mark.parametrize("texts", [["1/2", "3/4"], ["1.2.3", "1.2.4"], ["a b c", "13/13/2026"]])
+def test_other_texts_are_no_dates(texts):
+    assert read_column("x", np.array(texts, object)).kind == "categorical"
+
+
+def test_new_rows_have_the_date_format_of_the_fit():
+    frame = pd.DataFrame({"day": ["31/12/2026", "01/02/2026"] * 20})
+    estimator = classifier(max_epochs=1).fit(frame, ["x", "y"] * 20)
+    expected = estimator.predict_proba(frame)[1]
+    for cell in ("01/02/2026", "2026-02-01", pd.Timestamp("2026-02-01")):
+        new = estimator.predict_proba(pd.DataFrame({"day": [cell]}))[0]
+        np.testing.assert_allclose(new, expected, rtol=1e-12)
+
+
+def test_periods_are_datetimes():
+    """Regression test: periods became categories or strings."""
+    periods = pd.Series(pd.period_range("2026-01", periods=3, freq="M"))
+    expected = read_column("x", pd.Series(pd.to_datetime(["2026-01", "2026-02", "2026-03"])))
+    for values in (periods, periods.astype(object)):
+        assert_same_column(read_column("x", values), expected)
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        pd.DataFrame({"x": [[1, 2], [3]]}),
+        pd.DataFrame({"x": [{"a": 1}, None]}),
+        pl.DataFrame({"x": [[1, 2], [3]]}),
+        pl.DataFrame({"x": [{"a": 1}, {"a": 2}]}),
+        pa.table({"x": [[1, 2], [3]]}),
+    ],
+)
+def test_nested_cells_are_rejected(frame):
+    """Regression test: lists were read as strings such as "[1, 2]"."""
+    with pytest.raises(UserError, match=r"column 'x': expected one value in each cell, got a"):
+        read_columns(to_pandas(frame))
+
+
 def test_multiplicity_counts_as_repetition():
     texts, counts = np.array([f"t{index}" for index in range(70)], object), np.full(70, 8.0)
     assert read_column("x", texts).kind == "string"
@@ -181,7 +295,7 @@ def test_explicit_text_columns_keep_every_digit(kind):
 @pytest.mark.parametrize(
     ("kind", "values", "message"),
     [
-        ("datetime", [1, 2], "column 'x': expected datetime values, got numbers; convert"),
+        ("datetime", [1, 2], "column 'x': expected datetime values .*, got numbers; convert"),
         ("numeric", pd.to_datetime(["2026-01-01"]), "expected numeric values, got datetimes"),
         ("boolean", ["a"], "column 'x': expected boolean values, got 'a'"),
         ("boolean", [0.5], "column 'x': expected boolean values, got '0.5'"),

@@ -72,7 +72,28 @@ def test_types_of_one_file_apply_to_another(tmp_path):
     frame, _ = read_table(write_file(tmp_path, "zip\n01\n02\n"), {"zip": "string"})
     assert frame["zip"].tolist() == ["01", "02"]
     with pytest.raises(UserError, match=r"expected the column types of the fit, .*'many'"):
-        list(read_table_chunks(write_file(tmp_path, "zip,n\n01,many\n"), types))
+        read_table(write_file(tmp_path, "zip,n\n01,many\n"), types)
+
+
+def test_a_cell_of_another_type_keeps_its_column_as_texts(tmp_path):
+    """Regression test: one odd cell far below, even in an unused column, ended a prediction."""
+    rows = "1,2,true,2026-01-01,08:00:00\n"
+    types = {"a": "int64", "c": "bool", "d": "date32[day]", "e": "time32[s]"}
+    path = write_file(tmp_path, "a,extra,c,d,e\n" + rows * 2_000_000 + "many,odd,?,n/a,\n")
+    assert path.stat().st_size > BLOCK_BYTES
+    *_, last = read_table_chunks(path, types)
+    assert last.iloc[-1, :2].tolist() == ["many", "odd"] and last.iloc[-1, 2:].isna().all()
+    assert last["c"].iloc[0] is True and str(last["e"].iloc[0]) == "08:00:00"
+    (part,) = read_table_chunks(write_file(tmp_path, f"a,extra,c,d,e\n{rows}?{rows[1:]}"), types)
+    assert part["a"].iloc[0] == 1.0 and np.isnan(part["a"].iloc[1])
+    assert part["extra"].tolist() == ["2", "2"]
+
+
+def test_integers_with_leading_zeros_are_texts(tmp_path):
+    """Regression test: the class "01" of a CSV file was read as 1."""
+    frame, types = read_table(write_file(tmp_path, "a,b,c\n01,10,0\n2,0,-1\n"))
+    assert frame["a"].tolist() == ["01", "2"] and frame["b"].tolist() == [10, 0]
+    assert types == {"a": "string", "b": "int64", "c": "int64"}
 
 
 @pytest.mark.parametrize(

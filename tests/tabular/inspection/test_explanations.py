@@ -20,6 +20,21 @@ def test_importances_sum_to_one(kind):
     assert estimator.feature_importances_.sum() == pytest.approx(1)
 
 
+def test_importances_of_wide_tables_use_fewer_rows(monkeypatch):
+    rows, original = [], importance.predict
+
+    def predict(model, cells, reference):
+        rows.append(cells.num_rows)
+        return original(model, cells, reference)
+
+    monkeypatch.setattr(importance, "predict", predict)
+    monkeypatch.setattr(importance, "MAX_PREDICTIONS", 5 * 6 * 20)
+    monkeypatch.setattr(importance, "MIN_ROWS", 10)
+    estimator = classifier(max_epochs=1).fit(FRAME, LABELS)
+    assert estimator.feature_importances_.shape == (6,)
+    assert rows == [20] * (1 + 5 * 6)
+
+
 def test_importances_and_explanations_find_the_relevant_column(tmp_path):
     estimator = regressor(lr=1e-2, max_epochs=40, importance="permutation")
     estimator.fit(NUMBERS, NUMBERS[:, 1])
@@ -46,7 +61,7 @@ def test_explanation_of_a_class_and_reliability_diagram(tmp_path):
 @pytest.mark.parametrize("model", ["ft_transformer", "saint"])
 def test_rollout_is_the_product_of_layers_for_any_batch_size(model, monkeypatch):
     estimator = classifier(model=model, depth=2).fit(FRAME, LABELS)
-    cells, reference = estimator.encoder_.encode(FRAME), estimator.reference_
+    cells, reference = estimator.encoder_.encode(FRAME).to("cpu"), estimator.reference_.to("cpu")
     maps = []
     attentions = [
         each for each in estimator.module_.stacks[0].sublayers if isinstance(each, SelfAttention)
@@ -61,7 +76,7 @@ def test_rollout_is_the_product_of_layers_for_any_batch_size(model, monkeypatch)
         estimator.module_.embed(cells, memory)
     for hook in hooks:
         hook.remove()
-    identity = torch.eye(maps[0].shape[-1], dtype=torch.float64)
+    identity = torch.eye(maps[0].shape[-1])
     expected = (maps[1] + identity[: maps[1].shape[1]]) / 2 @ ((maps[0] + identity) / 2)
     rollout = attention_rollout(estimator.module_, cells, reference)
     torch.testing.assert_close(rollout, expected[:, 0, 1:])

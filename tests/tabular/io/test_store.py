@@ -71,7 +71,7 @@ def edit_json(folder, **fields):
     ("fields", "message"),
     [
         ({"format": "other"}, "expected the format 'addnorm tabular estimator', got another file"),
-        ({"version": 99}, "expected version 2, got 99"),
+        ({"version": 99}, "expected version 2 or 3, got 99"),
         ({"colour": 1}, "unknown field 'colour'"),
         ({"estimator": "Evil"}, "unknown estimator 'Evil'"),
         ({"params": {"dimm": 3}}, "unknown parameter 'dimm'; did you mean 'dim'"),
@@ -95,7 +95,7 @@ def edit_json(folder, **fields):
         ({"params": {"patience": 0}}, "patience: expected an integer >= 1, got 0"),
         (
             {"target": {"center": float("nan"), "scale": 1, "curve": None}},
-            "target.center: .*finite",
+            "target.number.center: .*finite",
         ),
         ({"importances": [float("inf"), 0, 0]}, "importances.0: .*finite"),
     ],

@@ -101,7 +101,8 @@ def test_time_limit_stops_training():
 
 def test_early_stopping_validates_and_calibrates():
     X, y = mixed(700)
-    estimator = classifier(max_epochs=6, patience=1, lr=1e-2, validation_fraction=0.2).fit(X, y)
+    options = {"lr": 1e-2, "validation_fraction": 0.2, "calibration": "temperature"}
+    estimator = classifier(max_epochs=6, patience=1, **options).fit(X, y)
     assert all("valid" in row for row in estimator.history_)
     assert estimator.temperature_ != 1
     assert "valid" not in classifier(max_epochs=1).fit(FRAME, LABELS).history_[0]

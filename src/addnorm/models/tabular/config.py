@@ -6,6 +6,7 @@ from pydantic import Field, model_validator
 
 from addnorm.core.validation import Depth, FrozenConfig, Size, Width
 from addnorm.models.config import Rate
+from addnorm.models.tabular.members import MemberAverage
 
 Rows = Annotated[int, Field(ge=2, strict=True)]
 
@@ -51,6 +52,10 @@ class TableConfig(FrozenConfig):
     """Dropout rate of attention probabilities."""
     activation_dropout: Rate = 0.0
     """Dropout rate of the feed-forward's hidden features."""
+    members: Size = 1
+    """Number of predictions that share all weights but a scale and the head; see `members.py`."""
+    member_average: MemberAverage = "outputs"
+    """What is averaged over members: their outputs, or the probabilities of their logits."""
 
     @model_validator(mode="after")
     def _check_columns(self) -> "TableConfig":

@@ -1,14 +1,14 @@
 """FT-Transformer: attention between the columns of a row and a row token."""
 
-from collections.abc import Iterator
 from typing import Any, ClassVar
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from addnorm.models.tabular.base import TableModel
 from addnorm.models.tabular.config import TableConfig
 from addnorm.models.tabular.feature_tokenizer import FeatureTokenizer
 from addnorm.models.tabular.first_token_encoder import FirstTokenEncoder
+from addnorm.models.tabular.members import MemberScale, make_head
 from addnorm.models.tabular.table_batch import TableBatch
 from addnorm.sublayers.activations import is_gated
 
@@ -43,7 +43,9 @@ class FTTransformer(TableModel):
         gated = is_gated(config.activation)
         hidden = int(config.dim * 4 / 3) if gated else 2 * config.dim
         self.encoder = FirstTokenEncoder(**encoder_options(config, hidden))
-        self.head = nn.Linear(config.dim, config.outputs)
+        if config.members > 1:
+            self.member_scale = MemberScale(config.members, 1 + config.features, config.dim)
+        self.head = make_head(config.members, config.dim, config.outputs)
         self.init_weights()
 
     @property
@@ -51,13 +53,26 @@ class FTTransformer(TableModel):
         return (self.encoder,)
 
     def embed(self, cells: TableBatch, memory: Any = None) -> Tensor:
+        if self.member_scale is not None:
+            return self.embed_members(cells).mean(1)
         return self.encoder(self.tokens(cells))[:, 0]
+
+    def embed_members(self, cells: TableBatch, memory: Any = None) -> Tensor:
+        if self.member_scale is None:
+            return super().embed_members(cells)
+        tokens = self.member_scale(self.tokens(cells))  # (B, members, 1 + features, dim)
+        return self.encoder(tokens.flatten(0, 1))[:, 0].unflatten(0, tokens.shape[:2])
 
     def apply_head(self, embedding: Tensor) -> Tensor:
         return self.head(embedding.relu())
 
     def states(self, cells: TableBatch) -> Tensor:
-        return self.encoder.all_tokens(self.tokens(cells))[:, 1:]
+        tokens = self.tokens(cells)
+        if self.member_scale is None:
+            return self.encoder.all_tokens(tokens)[:, 1:]
+        scaled = self.member_scale(tokens)
+        encoded = self.encoder.all_tokens(scaled.flatten(0, 1)).unflatten(0, scaled.shape[:2])
+        return encoded[:, :, 1:].mean(1)
 
 
 def make_feature_tokenizer(
@@ -95,12 +110,3 @@ def encoder_options(config: TableConfig, hidden: int) -> dict[str, Any]:
         "attention_dropout": config.attention_dropout,
         "activation_dropout": config.activation_dropout,
     }
-
-
-def linear_weights(*modules: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """Yield (role, weight) of all linear layers inside modules."""
-    for module in modules:
-        for layer in module.modules():
-            if isinstance(layer, nn.Linear):
-                yield "ffn_in", layer.weight
-                yield "bias", layer.bias

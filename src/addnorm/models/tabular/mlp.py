@@ -5,9 +5,10 @@ from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
-from addnorm.models.tabular.base import TableModel
+from addnorm.models.tabular.base import TableModel, linear_weights
 from addnorm.models.tabular.config import TableConfig
-from addnorm.models.tabular.ft_transformer import linear_weights, make_feature_tokenizer
+from addnorm.models.tabular.ft_transformer import make_feature_tokenizer
+from addnorm.models.tabular.members import MemberScale, make_head
 from addnorm.models.tabular.table_batch import TableBatch
 from addnorm.stacks import Stack
 from addnorm.sublayers import FeedForward
@@ -59,7 +60,9 @@ class TableMLP(TableModel):
             kinds=("ffn",),
             dropout=config.dropout,
         )
-        self.head = nn.Linear(config.dim, config.outputs)
+        if config.members > 1:
+            self.member_scale = MemberScale(config.members, config.features, CELL_DIM)
+        self.head = make_head(config.members, config.dim, config.outputs)
         self.init_weights()
 
     @property
@@ -67,8 +70,13 @@ class TableMLP(TableModel):
         return (self.stack,)
 
     def embed(self, cells: TableBatch, memory: Any = None) -> Tensor:
-        row = self.join(self.tokens(cells).flatten(1))
-        return self.stack(row[:, None])[:, 0]
+        return self.embed_members(cells).mean(1)
+
+    def embed_members(self, cells: TableBatch, memory: Any = None) -> Tensor:
+        tokens = self.tokens(cells)
+        if self.member_scale is None:
+            return self.stack(self.join(tokens.flatten(1))[:, None])
+        return self.stack(self.join(self.member_scale(tokens).flatten(2)))  # members are the tokens
 
     def apply_head(self, embedding: Tensor) -> Tensor:
         return self.head(embedding.relu())

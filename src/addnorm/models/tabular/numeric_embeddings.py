@@ -114,7 +114,8 @@ class PiecewiseEmbedding(NumericEmbedding):
     """
 
     # NOTE[DIFF]: in the paper the first bin is unbounded below and the last above; here only the
-    # linear part is unbounded.
+    # linear part is. The estimators pass quantile scores, which end at the limits of the training
+    # rows, so that no part of their predictions extrapolates.
     # NOTE[DIFF]: the paper has no linear part and starts W at random; with W at 0 beside a linear
     # part (as the same authors' later rtdl_num_embeddings does it, version "B") training starts
     # as FT-Transformer and becomes nonlinear during training.

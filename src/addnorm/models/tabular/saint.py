@@ -13,9 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from addnorm.core.plan import Plugs, Shape
-from addnorm.models.tabular.base import TableModel
+from addnorm.models.tabular.base import TableModel, linear_weights
 from addnorm.models.tabular.config import TableConfig
-from addnorm.models.tabular.ft_transformer import linear_weights, make_feature_tokenizer
+from addnorm.models.tabular.ft_transformer import make_feature_tokenizer
 from addnorm.models.tabular.table_batch import TableBatch
 from addnorm.stacks import Stack
 from addnorm.sublayers import FeedForward, SelfAttention
@@ -124,6 +124,7 @@ class Saint(TableModel):
         "activation": "geglu",
         "numeric": "mlp",
     }
+    unused_fields: ClassVar = ("members",)
 
     # NOTE[DIFF]: `res_post` ends with a norm, which neither the paper's formula nor the released
     # code has.

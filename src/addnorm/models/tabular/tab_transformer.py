@@ -7,10 +7,10 @@ import torch
 from torch import Tensor, nn
 
 from addnorm.core.seeds import derive_seed
-from addnorm.models.tabular.base import TableModel
+from addnorm.models.tabular.base import TableModel, linear_weights
 from addnorm.models.tabular.config import TableConfig
 from addnorm.models.tabular.feature_tokenizer import FeatureTokenizer
-from addnorm.models.tabular.ft_transformer import encoder_options, linear_weights
+from addnorm.models.tabular.ft_transformer import encoder_options
 from addnorm.models.tabular.table_batch import TableBatch
 from addnorm.stacks import Encoder
 
@@ -36,6 +36,7 @@ class TabTransformer(TableModel):
     Embeddings, 2020, arXiv 2012.06678. Without categories, the stack reads one constant token.
     """
 
+    head: nn.Linear
     defaults: ClassVar = {
         "wiring": "post_ln",
         "dim": 32,
@@ -46,7 +47,7 @@ class TabTransformer(TableModel):
         "attention_dropout": 0.1,
         "activation_dropout": 0.1,
     }
-    unused_fields: ClassVar = ("numeric",)
+    unused_fields: ClassVar = ("numeric", "members")
 
     # NOTE[DIFF]: tokens have a bias for each column, which the paper does not have; it is redundant
     # with the embeddings of the column's values.

@@ -14,6 +14,9 @@ import numpy as np
 
 from addnorm.core.errors import UserError
 
+NESTED_TYPES = (list, dict, set, np.ndarray)
+"""Types of cells with several values, as Arrow and polars lists and structs are converted to."""
+
 
 @dataclass(frozen=True)
 class RawColumn:
@@ -49,14 +52,14 @@ def to_raw_column(values: Any, *, as_text: bool = False) -> RawColumn:
 
 
 def _from_pandas(series: Any, as_text: bool) -> np.ndarray | RawColumn:
-    from pandas import ArrowDtype, CategoricalDtype
+    from pandas import ArrowDtype, CategoricalDtype, PeriodDtype
     from pandas.api import types
 
     dtype = series.dtype
     if isinstance(dtype, CategoricalDtype):
         return RawColumn("categorical", _to_texts(series.astype(object).to_numpy()))
     if types.is_complex_dtype(dtype):
-        raise UserError(f"Complex data not supported: column {series.name!r} holds {dtype}")
+        raise UserError(f"Complex data not supported: {dtype}")
     if types.is_bool_dtype(dtype):
         return RawColumn("boolean", series.to_numpy(dtype=np.float64, na_value=np.nan))
     if types.is_numeric_dtype(dtype):
@@ -67,6 +70,8 @@ def _from_pandas(series: Any, as_text: bool) -> np.ndarray | RawColumn:
         import pyarrow
 
         return _from_pandas(pyarrow.array(series).to_pandas(date_as_object=False), as_text)
+    if isinstance(dtype, PeriodDtype):
+        return np.asarray(series.dt.to_timestamp().to_numpy(dtype="datetime64[us]"))
     if types.is_datetime64_any_dtype(dtype):
         utc = series.dt.tz_convert("UTC").dt.tz_localize(None) if series.dt.tz else series
         return np.asarray(utc.to_numpy(dtype="datetime64[us]"))
@@ -90,8 +95,17 @@ def _from_objects(values: np.ndarray, as_text: bool) -> RawColumn:
         return RawColumn("numeric", _to_seconds(np.array(spans, dtype="timedelta64[us]")))
     if all_are(date | np.datetime64) and present:
         return RawColumn("datetime", to_epoch_seconds(values))
+    if present and all(type(value).__name__ == "Period" for value in present):
+        starts = [None if _is_missing(value) else value.to_timestamp() for value in values]
+        return RawColumn("datetime", to_epoch_seconds(starts))
     if any(isinstance(value, complex | np.complexfloating) for value in present):
         raise UserError("Complex data not supported")
+    nested = next((each for each in present if isinstance(each, NESTED_TYPES)), None)
+    if nested is not None and not as_text:
+        raise UserError(
+            f"expected one value in each cell, got a {type(nested).__name__}; make a column of "
+            "each element, drop the column, or declare it categorical in column_types"
+        )
     return RawColumn("text", _to_texts(values))
 
 

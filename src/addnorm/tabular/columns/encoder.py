@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from addnorm.models.tabular.table_batch import TableBatch
+from addnorm.tabular.columns.cell_warnings import warn_about_failed_cells
 from addnorm.tabular.columns.features import (
     DATETIME_PARTS,
     WORDS_PER_TEXT,
@@ -33,6 +34,8 @@ class TableEncoder:
     numbers: tuple[Number, ...]
     categories: tuple[Category, ...]
     texts: tuple[Text, ...]
+    date_formats: tuple[str, ...] = ()
+    """Format of the datetimes of each column that were texts, else empty."""
 
     @classmethod
     def from_columns(cls, columns: Sequence[Column], weights: np.ndarray) -> "TableEncoder":
@@ -61,6 +64,7 @@ class TableEncoder:
             tuple(numbers),
             tuple(categories),
             tuple(texts),
+            tuple(column.date_format for column in columns),
         )
 
     @property
@@ -80,9 +84,11 @@ class TableEncoder:
 
     def read(self, X: Any) -> list[Column]:
         """Read the columns of another table with the types of the fit."""
+        formats = self.date_formats or ("",) * len(self.names)
+        columns = zip(raw_columns(X), self.names, self.kinds, formats, strict=True)
         return [
-            read_column(name, values, kind)
-            for (_, values), name, kind in zip(raw_columns(X), self.names, self.kinds, strict=True)
+            read_column(name, values, kind, date_format=date_format, keep_texts=True)
+            for (_, values), name, kind, date_format in columns
         ]
 
     def raw_features(self, columns: Sequence[Column]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -116,8 +122,10 @@ class TableEncoder:
         )
 
     def encode(self, X: Any) -> TableBatch:
-        """Encode a checked table."""
-        return self.to_table_batch(*self.raw_features(self.read(X)))
+        """Encode a checked table; warn about cells that cannot be parsed."""
+        columns = self.read(X)
+        warn_about_failed_cells(columns)
+        return self.to_table_batch(*self.raw_features(columns))
 
     def to_json(self) -> dict[str, Any]:
         """Return the encoder as JSON-serializable data."""
@@ -127,6 +135,7 @@ class TableEncoder:
             "numbers": [each.to_json() for each in self.numbers],
             "categories": [each.to_json() for each in self.categories],
             "texts": [each.to_json() for each in self.texts],
+            "date_formats": list(self.date_formats),
         }
 
     @classmethod
@@ -138,6 +147,7 @@ class TableEncoder:
             tuple(map(Number.from_json, data["numbers"])),
             tuple(map(Category.from_json, data["categories"])),
             tuple(map(Text.from_json, data["texts"])),
+            tuple(data.get("date_formats", ())),
         )
 
 

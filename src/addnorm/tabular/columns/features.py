@@ -18,6 +18,7 @@ from addnorm.models.tabular.table_batch import (
 )
 from addnorm.tabular.columns.quantiles import Quantiles
 from addnorm.tabular.columns.reader import Column
+from addnorm.tabular.columns.text_parsing import is_missing_text
 
 MAX_CATEGORIES = 1024
 """Categories per column; rarer ones share the code `RARE`."""
@@ -77,7 +78,12 @@ class Category:
     def codes(self, texts: np.ndarray) -> np.ndarray:
         """Return the code of each cell, (rows) int64."""
         known = {text: FIRST_KNOWN + index for index, text in enumerate(self.values)}
-        codes = [ABSENT if text is None else known.get(text, RARE) for text in texts]
+        distinct = set(texts) - {None}
+        # A spelling of a missing value is a category if the fit knows it as one.
+        codes_of = {
+            text: known.get(text, ABSENT if is_missing_text(text) else RARE) for text in distinct
+        }
+        codes = [codes_of.get(text, ABSENT) for text in texts]
         return np.array(codes, dtype=np.int64)
 
     def to_json(self) -> dict[str, Any]:

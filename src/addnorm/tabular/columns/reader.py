@@ -6,22 +6,25 @@ datetimes) or to strings and None.
 """
 
 import numbers
-import re
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from datetime import datetime
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 from scipy.sparse import issparse
 
 from addnorm.core.errors import UserError, unknown_name_message
-from addnorm.tabular.columns.column_conversion import (
-    RawColumn,
-    format_value,
-    to_epoch_seconds,
-    to_raw_column,
+from addnorm.tabular.columns.column_conversion import RawColumn, format_value, to_raw_column
+from addnorm.tabular.columns.text_parsing import (
+    NUMBER_PATTERN,
+    best_date_format,
+    column_type_error,
+    find_date_formats,
+    parse_booleans,
+    parse_datetimes,
+    parse_numbers,
+    remove_missing_texts,
 )
 
 KINDS = ("numeric", "boolean", "categorical", "string", "datetime")
@@ -29,10 +32,8 @@ MAX_CATEGORICAL_VALUES = 64
 """Largest number of distinct strings that always counts as categorical."""
 MIN_ROWS_PER_CATEGORY = 8
 """Average rows per distinct string from which a column with more of them is categorical."""
-NUMBER_PATTERN = re.compile(r"\s*[+-]?(?:0|[1-9]\d*|(?=\.\d))(\.\d*)?([eE][+-]?\d+)?\s*")
-"""A number written as text; leading zeros, as in 007, mark an identifier instead."""
-DATETIME_PATTERN = re.compile(r"\s*\d{4}-\d\d-\d\d([T ]\d\d:\d\d.*)?\s*")
-BOOLEAN_VALUES = {"true": "True", "false": "False", "1": "True", "0": "False"}
+MAX_OTHER_FRACTION = 0.2
+"""Largest fraction of texts other than numbers in a column that was meant to be numeric."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,16 @@ class Column:
     """One of `KINDS`."""
     values: np.ndarray
     """(rows) float64 for numbers and datetimes (seconds since 1970), else strings and None."""
+    date_format: str = ""
+    """Format of datetimes that were read from texts, such as "ISO" or "%m/%d/%Y"."""
+    missing_texts: Mapping[str, int] = field(default_factory=dict)
+    """Number of rows of every spelling of a missing value, such as "?"."""
+    failed_texts: Mapping[str, int] = field(default_factory=dict)
+    """Number of rows of every text that could not be parsed and counts as missing."""
+    other_texts: Mapping[str, int] = field(default_factory=dict)
+    """Texts among numbers that made the column categorical or a string column."""
+    other_formats: tuple[str, ...] = ()
+    """Further formats that fit all dates, for example with day and month exchanged."""
 
 
 def is_frame(X: Any) -> bool:
@@ -145,70 +156,106 @@ def explicit_column_types(names: Sequence[str], kinds: Any) -> dict[int, str]:
 
 
 def read_column(
-    name: str, values: Any, kind: str | None = None, *, multiplicity: np.ndarray | None = None
+    name: str,
+    values: Any,
+    kind: str | None = None,
+    *,
+    multiplicity: np.ndarray | None = None,
+    date_format: str = "",
+    keep_texts: bool = False,
 ) -> Column:
-    """Read one column; infer its type if `kind` is None."""
-    raw = to_raw_column(values, as_text=kind in ("categorical", "string"))
-    kind = kind or infer_column_type(raw, multiplicity)
-    return Column(name, kind, _convert_values(kind, raw, name))
+    """Read one column.
+
+    Args:
+        name: name for error messages
+        values: pandas series or 1-D array
+        kind: type of the column; inferred if None
+        multiplicity: (rows) number of rows that each row represents; 1 if None
+        date_format: format of datetimes that are texts; inferred if empty
+        keep_texts: keep spellings of missing values in a categorical column, such as "NA" for
+            Namibia. A column with a categorical dtype keeps them anyway.
+    """
+    try:
+        raw = to_raw_column(values, as_text=kind in ("categorical", "string"))
+    except UserError as error:
+        raise UserError(f"column {name!r}: {error}") from None
+    missing = dict[str, int]()
+    keeps = kind == "categorical" and keep_texts
+    if raw.inferred_type == "text" and not keeps:
+        texts, missing = remove_missing_texts(raw.values)
+        raw = replace(raw, values=texts)
+    column = Column(name, kind or "", raw.values, date_format, missing)
+    if kind is None:
+        column = _infer_column(column, raw, multiplicity)
+    return _convert_column(column, raw)
 
 
-def infer_column_type(column: RawColumn, multiplicity: np.ndarray | None = None) -> str:
+def _infer_column(column: Column, raw: RawColumn, multiplicity: np.ndarray | None) -> Column:
     """Infer the type of a column from its values.
 
     Typed columns keep their type. A column of strings is
 
-    - numeric if all strings are numbers, unless they are repeated integers (codes);
-    - datetime if all are dates in ISO format;
+    - numeric if all strings are numbers, unless they are repeated integers (codes). Integers beside
+      a spelling of a missing value, such as "?", are numbers: the column is text because of it;
+    - datetime if all are dates in one format;
     - categorical if the strings are repeated, and string otherwise.
     """
-    if column.inferred_type != "text":
-        return column.inferred_type
-    present = np.array([text is not None for text in column.values])
-    distinct = set(column.values[present])
+    if raw.inferred_type != "text":
+        return replace(column, kind=raw.inferred_type)
+    present = np.array([text is not None for text in raw.values])
+    distinct = set(raw.values[present])
     rows = int(present.sum() if multiplicity is None else multiplicity[present].sum())
     is_repeated = len(distinct) <= max(MAX_CATEGORICAL_VALUES, rows // MIN_ROWS_PER_CATEGORY)
-    matches = [NUMBER_PATTERN.fullmatch(text) for text in distinct]
-    has_fractions = any(match and any(match.groups()) for match in matches)
-    if all(matches) and (has_fractions or not is_repeated):
-        return "numeric"
-    if all(DATETIME_PATTERN.fullmatch(text) and _parse_datetime(text) for text in distinct):
-        return "datetime"
-    return "categorical" if is_repeated else "string"
+    matches = {text: NUMBER_PATTERN.fullmatch(text) for text in distinct}
+    has_fractions = any(match and any(match.groups()) for match in matches.values())
+    if all(matches.values()) and (has_fractions or not is_repeated or column.missing_texts):
+        return replace(column, kind="numeric")
+    if formats := find_date_formats(distinct):
+        return replace(
+            column, kind="datetime", date_format=formats[0], other_formats=tuple(formats[1:])
+        )
+    others = {text: 0 for text, match in matches.items() if not match}
+    if 0 < len(others) <= MAX_OTHER_FRACTION * len(distinct):
+        for text in raw.values[present]:
+            if text in others:
+                others[text] += 1
+        column = replace(column, other_texts=others)
+    return replace(column, kind="categorical" if is_repeated else "string")
 
 
-def _convert_values(kind: str, column: RawColumn, name: str) -> np.ndarray:
-    values, is_number = column.values, column.values.dtype == np.float64
+def _convert_column(column: Column, raw: RawColumn) -> Column:
+    """Convert raw values to the type of the column."""
+    kind, name, values = column.kind, column.name, raw.values
+    is_number = values.dtype == np.float64
     present = ~np.isnan(values) if is_number else np.array([text is not None for text in values])
     if not present.any():  # an empty column may have any type
-        return np.full(len(values), np.nan if kind in ("numeric", "datetime") else None)
+        empty = np.full(len(values), np.nan if kind in ("numeric", "datetime") else None)
+        return replace(column, values=empty)
     if kind in ("numeric", "datetime"):
         if is_number:
-            if (kind == "datetime") != (column.inferred_type == "datetime"):
-                raise _column_type_error(
-                    name, kind, "datetimes" if kind == "numeric" else "numbers"
-                )
-            return values
-        return _parse_numbers(values, name) if kind == "numeric" else _parse_datetimes(values, name)
+            if (kind == "datetime") != (raw.inferred_type == "datetime"):
+                raise column_type_error(name, kind, "datetimes" if kind == "numeric" else "numbers")
+            return replace(column, values=values)
+        if kind == "numeric":
+            parsed = parse_numbers(values, name)
+        else:
+            date_format = column.date_format or best_date_format(set(values[present]))
+            column = replace(column, date_format=date_format)
+            parsed = parse_datetimes(values, name, date_format)
+        return replace(column, values=parsed.values, failed_texts=parsed.failed)
     if kind == "boolean":
-        return _parse_booleans(values, column.inferred_type, name)
-    if not is_number:
-        return values
-    if column.inferred_type == "datetime":
-        return _map_present(values, lambda value: str(np.datetime64(int(value), "s")))
-    return _map_present(
-        values,
-        lambda value: (
-            str(bool(value)) if column.inferred_type == "boolean" else format_value(value)
-        ),
-    )
-
-
-def _column_type_error(name: str, kind: str, actual: str) -> UserError:
-    return UserError(
-        f"column {name!r}: expected {kind} values, got {actual}; convert the column or set its "
-        "type in column_types at fit"
-    )
+        if raw.inferred_type == "datetime":
+            raise column_type_error(name, kind, "datetimes")
+        texts = _map_present(values, format_value) if is_number else values
+        parsed = parse_booleans(texts, name)
+        return replace(column, values=parsed.values, failed_texts=parsed.failed)
+    if is_number:
+        formatters = {
+            "datetime": lambda value: str(np.datetime64(int(value), "s")),
+            "boolean": lambda value: str(bool(value)),
+        }
+        values = _map_present(values, formatters.get(raw.inferred_type, format_value))
+    return replace(column, values=values)
 
 
 def _map_present(values: np.ndarray, function: Any) -> np.ndarray:
@@ -217,48 +264,6 @@ def _map_present(values: np.ndarray, function: Any) -> np.ndarray:
     result = np.empty(len(values), dtype=object)
     result[:] = [mapped.get(value) for value in values]
     return result
-
-
-def _parse_booleans(values: np.ndarray, inferred_type: str, name: str) -> np.ndarray:
-    texts = values if values.dtype == object else _map_present(values, format_value)
-    booleans = np.empty(len(values), dtype=object)
-    for row, text in enumerate(texts):
-        if text is not None:
-            booleans[row] = (
-                BOOLEAN_VALUES.get(text.strip().lower()) if inferred_type != "datetime" else None
-            )
-            if booleans[row] is None:
-                raise _column_type_error(name, "boolean", f"{text!r}")
-    return booleans
-
-
-def _parse_numbers(texts: np.ndarray, name: str) -> np.ndarray:
-    parsed = np.full(len(texts), np.nan)
-    for row, text in enumerate(texts):
-        if text is not None:
-            try:
-                parsed[row] = float(text)
-            except ValueError:
-                raise _column_type_error(name, "numeric", f"{text!r}") from None
-    return np.where(np.isfinite(parsed), parsed, np.nan) + 0.0  # + 0.0 turns -0.0 into 0.0
-
-
-def _parse_datetimes(texts: np.ndarray, name: str) -> np.ndarray:
-    datetimes = [None if text is None else _parse_datetime(text) for text in texts]
-    for parsed, text in zip(datetimes, texts, strict=True):
-        if parsed is None and text is not None:
-            raise UserError(
-                f"column {name!r}: expected datetimes in ISO format (2026-11-16 or "
-                f"2026-11-16T08:00), got {text!r}"
-            )
-    return to_epoch_seconds(datetimes)
-
-
-def _parse_datetime(text: str) -> datetime | None:
-    try:
-        return datetime.fromisoformat(text.strip())
-    except ValueError:
-        return None
 
 
 def empty_columns(columns: Sequence[Column]) -> list[str]:

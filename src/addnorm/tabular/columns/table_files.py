@@ -2,14 +2,15 @@
 
 CSV files have no types and no standard dialect. The separator and the decimal comma are detected
 from the first lines, and Arrow infers the column types. `read_table` returns these types, so that
-`read_table_chunks` can parse later files of the same table in the same way.
+`read_table_chunks` can parse later files of the same table in the same way. Cells that do not parse
+stay texts, so that `reader.py` decides about them as it does for frames.
 """
 
 import io
 import os
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -17,22 +18,8 @@ from typing import Any
 from addnorm.core.errors import UserError
 from addnorm.data.readers.tables import infer_format
 from addnorm.data.readers.text_lines import open_text
+from addnorm.tabular.columns.text_parsing import missing_text_spellings
 
-MISSING_VALUES = (
-    "",
-    "?",
-    "NA",
-    "N/A",
-    "NaN",
-    "nan",
-    "NULL",
-    "null",
-    "None",
-    "-nan",
-    "<NA>",
-    "#N/A",
-)
-"""CSV cells that count as missing."""
 BLOCK_BYTES = 1 << 24
 """Bytes per block of the CSV reader."""
 MAX_FRAME_ROWS = 1 << 14
@@ -43,6 +30,8 @@ SUPPORTED_FORMATS = ("csv", "tsv", "parquet", "arrow")
 TEXT_FORMATS = ("csv", "tsv")
 MAX_LINE_BYTES, MAX_SAMPLE_LINES = 1 << 16, 200
 """Bytes per line, and lines, that are read to detect the separator and the decimal comma."""
+LEADING_ZERO = r"^\s*[+-]?0\d"
+"""An integer with a leading zero, which identifies something and counts nothing."""
 SEPARATORS = (",", ";", "\t", "|")
 DECIMAL_COMMA = re.compile(rb"(?:^|[;\t|\n])\"?[+-]?\d+,\d+\"?(?=[;\t|\r\n]|$)")
 """A cell that consists of a number with a decimal comma."""
@@ -66,9 +55,11 @@ def read_table(
     path, csv_types = Path(path), dict[str, str]()
     with _arrow_errors(path), open_text(path) as file:
         if _table_format(path) in TEXT_FORMATS:
-            reader = _LimitedReader(path, file)
-            table = pyarrow.csv.read_csv(reader, **_csv_options(path, dict(types or {})))
-            _check_columns(path, table)
+            table = _read_csv(path, file, dict(types or {}))
+            identifiers = _identifier_columns(path, table, dict(types or {}))
+            if identifiers:
+                with open_text(path) as again:
+                    table = _read_csv(path, again, {**(types or {}), **identifiers})
             csv_types = {field.name: str(field.type) for field in table.schema}
         else:
             batches, size = [], 0
@@ -86,21 +77,91 @@ def read_table(
 def read_table_chunks(path: str | Path, types: Mapping[str, str] | None = None) -> Iterator[Any]:
     """Yield a table as pandas frames of at most `MAX_FRAME_ROWS` rows, to bound memory.
 
+    A CSV column without a type, or with a cell that does not have it, is read as texts.
+
     types: Arrow types of CSV columns by name, as returned by `read_table`
     """
     import pyarrow
+    import pyarrow.csv
 
     path, rows = Path(path), 0
+    is_text = _table_format(path) in TEXT_FORMATS
     with _arrow_errors(path), open_text(path) as file:
-        for batch in _read_batches(path, file, dict(types or {})):
+        texts, decimal_comma = dict[str, str](), False
+        if is_text:
+            with open_text(path) as header:
+                options = _csv_options(path, {})
+                names = pyarrow.csv.open_csv(header, **options).schema.names
+                texts = dict.fromkeys(names, "string")
+                decimal_comma = options["convert_options"].decimal_point == ","
+        for batch in _read_batches(path, file, texts):
             table = pyarrow.Table.from_batches([batch])
             _check_columns(path, table)
+            if is_text:
+                table = _cast_columns(table, types or {}, decimal_comma=decimal_comma)
             for start in range(0, len(table), MAX_FRAME_ROWS):
                 chunk = table.slice(start, MAX_FRAME_ROWS)
                 rows += len(chunk)
                 yield _to_frame(chunk)
     if not rows:
         raise _empty_table_error(path)
+
+
+def _read_csv(path: Path, file: Any, types: dict[str, str]) -> Any:
+    import pyarrow.csv
+
+    table = pyarrow.csv.read_csv(_LimitedReader(path, file), **_csv_options(path, types))
+    _check_columns(path, table)
+    return table
+
+
+def _identifier_columns(path: Path, table: Any, types: dict[str, str]) -> dict[str, str]:
+    """Return the columns of integers with leading zeros, such as 007, with the type "string"."""
+    import pyarrow
+    import pyarrow.compute
+    import pyarrow.csv
+
+    names = [
+        field.name
+        for field in table.schema
+        if pyarrow.types.is_integer(field.type) and field.name not in types
+    ]
+    found = dict[str, str]()
+    if not names:
+        return found
+    options = _csv_options(path, dict.fromkeys(names, "string"))
+    options["convert_options"].include_columns = names
+    with open_text(path) as file:
+        for batch in pyarrow.csv.open_csv(file, **options):
+            for name in [each for each in names if each not in found]:
+                texts = batch.column(name)
+                if pyarrow.compute.any(
+                    pyarrow.compute.match_substring_regex(texts, LEADING_ZERO)
+                ).as_py():
+                    found[name] = "string"
+    return found
+
+
+def _cast_columns(table: Any, types: Mapping[str, str], *, decimal_comma: bool) -> Any:
+    """Parse the texts of a chunk with the types of the fit; keep a column that does not parse."""
+    import pyarrow
+    import pyarrow.compute as pc
+
+    missing = pyarrow.array(missing_text_spellings())
+    for index, name in enumerate(table.column_names):
+        arrow_type = _arrow_type(types.get(name, "string"))
+        if pyarrow.types.is_string(arrow_type):
+            continue
+        texts = pc.utf8_trim_whitespace(table.column(index))
+        texts = pc.if_else(pc.is_in(texts, missing), None, texts)
+        if decimal_comma and pyarrow.types.is_floating(arrow_type):
+            texts = pc.replace_substring(texts, ",", ".")
+        with suppress(pyarrow.ArrowInvalid):
+            if pyarrow.types.is_time(arrow_type):  # Arrow parses times in timestamps only
+                texts = pc.binary_join_element_wise("1970-01-01", texts, " ")
+                texts = texts.cast(pyarrow.timestamp("us"))
+            table = table.set_column(index, name, texts.cast(arrow_type))
+    return table
 
 
 class _LimitedReader(io.RawIOBase):
@@ -188,8 +249,8 @@ def _csv_options(path: Path, types: dict[str, str]) -> dict[str, Any]:
             delimiter=separator if header.count(separator) else default, newlines_in_values=True
         ),
         "convert_options": pyarrow.csv.ConvertOptions(
-            null_values=list(MISSING_VALUES),
-            strings_can_be_null=True,
+            null_values=missing_text_spellings(),
+            strings_can_be_null=False,  # texts are read as in a frame, by `read_column`
             decimal_point="," if decimal_comma else ".",
             column_types={name: _arrow_type(each) for name, each in types.items()},
         ),
@@ -245,6 +306,10 @@ def _arrow_errors(path: Path) -> Iterator[None]:
         ) from None
     except pyarrow.ArrowException as error:
         reason = " ".join(str(error).split())[:200]
+        if "invalid UTF8" in reason:
+            raise UserError(
+                f"{path}: expected UTF-8 text, got other bytes; convert the file first"
+            ) from None
         if "conversion error to" in reason:
             raise UserError(
                 f"{path}: expected the column types of the fit, got another value ({reason})"

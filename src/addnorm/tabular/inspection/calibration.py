@@ -13,9 +13,19 @@ from addnorm.tabular.inspection.charts import save_chart
 
 MIN_CALIBRATION_ROWS = 100
 """Smallest number of validation rows to fit a temperature to."""
+LOG_TEMPERATURES = (-3.0, 3.0)
+"""Range of the logarithm of a temperature."""
+CROSS_FITTED_LOG_TEMPERATURES = (-0.7, 1.1)
+"""The same for small tables, about 0.5 to 3: rows that happen to be easy must not decide alone."""
 
 
-def fit_temperature(logits: np.ndarray, targets: np.ndarray, weights: np.ndarray) -> float:
+def fit_temperature(
+    logits: np.ndarray,
+    targets: np.ndarray,
+    weights: np.ndarray,
+    *,
+    bounds: tuple[float, float] = LOG_TEMPERATURES,
+) -> float:
     """Return the temperature T that maximizes the likelihood of softmax(logits / T).
 
     A temperature changes the probabilities, but no predicted class. Guo, Pleiss, Sun and
@@ -25,6 +35,7 @@ def fit_temperature(logits: np.ndarray, targets: np.ndarray, weights: np.ndarray
         logits: (rows, classes) outputs on validation rows
         targets: (rows) class codes
         weights: (rows) positive weights
+        bounds: range of log(T)
     """
 
     def negative_log_likelihood(log_temperature: float) -> float:
@@ -32,7 +43,7 @@ def fit_temperature(logits: np.ndarray, targets: np.ndarray, weights: np.ndarray
         correct = log_probabilities[np.arange(len(targets)), targets]
         return float(-(correct * weights).sum() / weights.sum())
 
-    best = minimize_scalar(negative_log_likelihood, bounds=(-3, 3), method="bounded").x
+    best = minimize_scalar(negative_log_likelihood, bounds=bounds, method="bounded").x
     return float(np.exp(best))
 
 
@@ -80,6 +91,24 @@ class Reliability:
             for each in (probability, outcome)
         )
         return cls(predicted, observed, rows[occupied])
+
+    @classmethod
+    def from_labels(
+        cls, probabilities: np.ndarray, y: np.ndarray, classes: np.ndarray, *, bins: int = 10
+    ) -> "Reliability":
+        """Compare probabilities, (rows, classes), with labels, (rows).
+
+        The outcome is the second of two classes, or that the most probable of more is right.
+        """
+        if not any(each in classes.tolist() for each in y.tolist()):
+            raise UserError(
+                f"y: expected labels among {classes.tolist()}, got none of them; check the type of "
+                "the labels"
+            )
+        if len(classes) == 2:
+            return cls.from_predictions(probabilities[:, 1], y == classes[1], bins=bins)
+        is_correct = classes[probabilities.argmax(1)] == y
+        return cls.from_predictions(probabilities.max(1), is_correct, bins=bins)
 
     @property
     def error(self) -> float:

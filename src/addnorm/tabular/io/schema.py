@@ -12,18 +12,22 @@ from pydantic import (
     AfterValidator,
     BaseModel,
     ConfigDict,
+    Discriminator,
     Field,
     StrictBool,
     StrictFloat,
     StrictInt,
     StrictStr,
+    Tag,
     ValidationError,
     model_validator,
 )
 
 from addnorm.core.errors import UserError, unknown_name_message
 
-FORMAT, VERSION = "addnorm tabular estimator", 2
+FORMAT, VERSION = "addnorm tabular estimator", 3
+READABLE_VERSIONS = (2, 3)
+"""Version 2 lacks the formats of dates, kinds of targets and interval scores."""
 FEATURE_FIELDS = {
     "numeric": "numbers",
     "datetime": "numbers",
@@ -84,6 +88,8 @@ class _Encoder(_StrictModel):
     numbers: list[_Number]
     categories: list[_Category]
     texts: list[_Text]
+    date_formats: list[StrictStr] = []
+    """Since version 3: format of the datetimes of each column that were texts."""
 
     @model_validator(mode="after")
     def _check_consistency(self) -> "_Encoder":
@@ -93,6 +99,8 @@ class _Encoder(_StrictModel):
             for each in getattr(self, field)
         )
         expected = {(index, FEATURE_FIELDS[kind]) for index, kind in enumerate(self.kinds)}
+        if len(self.date_formats) not in (0, len(self.names)):
+            raise ValueError("expected as many date_formats as names")
         if len(self.kinds) != len(self.names) or {each[:2] for each in features} != expected:
             raise ValueError("names, kinds and features do not agree")
         for (column, _, part), count in features.items():
@@ -101,10 +109,49 @@ class _Encoder(_StrictModel):
         return self
 
 
-class _Target(_StrictModel):
+class _NumberTarget(_StrictModel):
+    kind: Literal["number"] = "number"
     center: float
     scale: float = Field(gt=0)
     curve: _Curve | None
+    criterion: Literal["squared_error", "absolute_error", "huber", "custom"] = "squared_error"
+
+
+class _LogTarget(_StrictModel):
+    kind: Literal["log"]
+    mean: float = Field(gt=0)
+    criterion: Literal["poisson", "gamma"]
+
+
+class _QuantileTarget(_StrictModel):
+    kind: Literal["quantiles"]
+    number: _NumberTarget
+    quantiles: list[float] = Field(min_length=1)
+
+    @model_validator(mode="after")
+    def _check_quantiles(self) -> "_QuantileTarget":
+        values = np.array(self.quantiles)
+        if not ((values > 0) & (values < 1)).all() or not (np.diff(values) > 0).all():
+            raise ValueError("expected increasing quantiles between 0 and 1")
+        return self
+
+
+class _TargetList(_StrictModel):
+    kind: Literal["list"]
+    targets: list[_NumberTarget | _LogTarget] = Field(min_length=1)
+
+
+def _target_kind(target: Any) -> str:
+    return str(target.get("kind", "number")) if isinstance(target, dict) else "number"
+
+
+_Target = Annotated[
+    Annotated[_NumberTarget, Tag("number")]
+    | Annotated[_LogTarget, Tag("log")]
+    | Annotated[_QuantileTarget, Tag("quantiles")]
+    | Annotated[_TargetList, Tag("list")],
+    Discriminator(_target_kind),
+]
 
 
 class _Classes(_StrictModel):
@@ -131,7 +178,7 @@ class SavedEstimator(_StrictModel):
     """Validated contents of the JSON file."""
 
     format: Literal["addnorm tabular estimator"]
-    version: Literal[2]
+    version: Literal[2, 3]
     estimator: StrictStr
     params: dict[str, Any]
     config: dict[str, Any]
@@ -143,8 +190,13 @@ class SavedEstimator(_StrictModel):
     """Class labels of a classifier."""
     temperature: float | None = Field(gt=0)
     """Calibration temperature of a classifier."""
+    interval_scores: list[float] | None = None
+    """Since version 3: sorted errors of a regressor on validation rows."""
     history: list[dict[str, AnyFloat]]
     importances: list[float]
+    """Mean importance of each column."""
+    importance_deviations: list[float] | None = None
+    """Since version 3: standard deviation of each importance."""
     names: list[StrictStr] | None
     """Column names, if the table has any."""
     features: StrictInt
@@ -157,6 +209,8 @@ class SavedEstimator(_StrictModel):
         columns = len(self.encoder.names)
         if self.features != columns or len(self.importances) != columns:
             raise ValueError(f"expected {columns} features and importances, as many as columns")
+        if self.importance_deviations is not None and len(self.importance_deviations) != columns:
+            raise ValueError(f"expected {columns} importance_deviations, as many as columns")
         if self.names is not None and self.names != self.encoder.names:
             raise ValueError("expected the column names of the encoder, got others")
         if (self.classes is None) != (self.temperature is None):
@@ -179,10 +233,10 @@ class SavedEstimator(_StrictModel):
         """
         if not isinstance(data, dict) or data.get("format") != FORMAT:
             raise UserError(f"{path}: expected the format {FORMAT!r}, got another file")
-        if data.get("version") != VERSION:
+        if data.get("version") not in READABLE_VERSIONS:
             raise UserError(
-                f"{path}: expected version {VERSION}, got {data.get('version')!r}; load it with "
-                "the version of addnorm that saved it"
+                f"{path}: expected version {' or '.join(map(str, READABLE_VERSIONS))}, got "
+                f"{data.get('version')!r}; load it with the version of addnorm that saved it"
             )
         for name in data:
             if name not in cls.model_fields:

@@ -22,7 +22,10 @@ from torch import Tensor
 from addnorm.core.errors import UserError, unknown_name_message
 from addnorm.core.files import atomic_write, read_json_and_files, to_checked_json
 from addnorm.models.tabular import TableBatch, TableConfig, TableModel, build_table_model
+from addnorm.tabular.bagged_model import join_networks
 from addnorm.tabular.columns.encoder import TableEncoder
+from addnorm.tabular.inspection.importance import Importances
+from addnorm.tabular.inspection.intervals import IntervalScores
 from addnorm.tabular.io.schema import CLASS_DTYPE_KINDS, FORMAT, VERSION, SavedEstimator
 from addnorm.tabular.params import (
     make_model_config,
@@ -30,7 +33,8 @@ from addnorm.tabular.params import (
     resolve_threads,
     to_python_scalar,
 )
-from addnorm.tabular.training.targets import ClassTarget, NumberTarget
+from addnorm.tabular.training.regression_targets import target_from_json
+from addnorm.tabular.training.targets import ClassTarget
 
 FILE, WEIGHTS = "estimator.json", "model.safetensors"
 DICT_PARAMS = ("class_weight", "column_types")
@@ -40,8 +44,8 @@ MAX_CHECKED_DEPTH = 64
 
 
 def module_bytes(module: TableModel, reference: TableBatch) -> bytes:
-    """Serialize weights (float32, as they were trained) and reference rows as safetensors."""
-    tensors = {f"module.{name}": _to_float32(value) for name, value in module.state_dict().items()}
+    """Serialize weights and reference rows as safetensors."""
+    tensors = {f"module.{name}": value for name, value in module.state_dict().items()}
     tensors |= {
         f"reference.{name}": value
         for name, value in zip(TableBatch._fields, reference, strict=True)
@@ -49,8 +53,13 @@ def module_bytes(module: TableModel, reference: TableBatch) -> bytes:
     return save({name: value.cpu().contiguous() for name, value in tensors.items()})
 
 
-def module_from_bytes(data: bytes, config: TableConfig) -> tuple[TableModel, TableBatch]:
-    """Rebuild the model and the reference rows from the output of `module_bytes`."""
+def module_from_bytes(
+    data: bytes, config: TableConfig, *, averages_classes: bool = False
+) -> tuple[Any, TableBatch]:
+    """Rebuild the model and the reference rows from the output of `module_bytes`.
+
+    averages_classes: whether several networks (bagging) predict classes
+    """
     try:
         tensors = load(data)
     except SafetensorError as error:
@@ -64,14 +73,31 @@ def module_from_bytes(data: bytes, config: TableConfig) -> tuple[TableModel, Tab
         )
     weights = {name.removeprefix("module."): value for name, value in tensors.items()}
     reference = TableBatch(*(field for field in fields if field is not None))
-    _check_shapes(weights, reference, config)
-    with torch.random.fork_rng(devices=[]):  # the initial weights are overwritten
-        module = build_table_model(config)
-    try:
-        module.load_state_dict(weights)
-    except RuntimeError as error:
-        raise _mismatch_error(" ".join(str(error).split())) from None
-    return module.double().eval(), reference
+    modules = []
+    for each in _split_networks(weights):
+        _check_shapes(each, reference, config)
+        with torch.random.fork_rng(devices=[]):  # the initial weights are overwritten
+            module = build_table_model(config)
+        try:
+            module.load_state_dict(each)
+        except RuntimeError as error:
+            raise _mismatch_error(" ".join(str(error).split())) from None
+        modules.append(module)
+    joined = join_networks(modules, averages_classes=averages_classes)
+    return joined.eval(), reference
+
+
+def _split_networks(weights: dict[str, Tensor]) -> list[dict[str, Tensor]]:
+    """Return the weights of each network: those of a bag are named `models.NUMBER.`."""
+    if not any(name.startswith("models.") for name in weights):
+        return [weights]
+    networks = dict[str, dict[str, Tensor]]()
+    for name, value in weights.items():
+        prefix, _, rest = name.removeprefix("models.").partition(".")
+        networks.setdefault(prefix, {})[rest] = value
+    if set(networks) != {str(number) for number in range(len(networks))}:
+        raise _mismatch_error(f"expected networks from 0 on, got {', '.join(sorted(networks))}")
+    return [networks[str(number)] for number in range(len(networks))]
 
 
 def _check_shapes(weights: dict[str, Tensor], reference: TableBatch, config: TableConfig) -> None:
@@ -103,7 +129,7 @@ def _mismatch_error(reason: str) -> UserError:
 
 def describe_estimator(estimator: Any) -> dict[str, Any]:
     """Return everything of a fitted estimator but its weights, as JSON data."""
-    target = estimator.target_
+    target, scores = estimator.target_, getattr(estimator, "interval_scores_", None)
     return {
         "format": FORMAT,
         "version": VERSION,
@@ -111,11 +137,13 @@ def describe_estimator(estimator: Any) -> dict[str, Any]:
         "params": _params_to_json(estimator.get_params(deep=False)),
         "config": estimator.module_.config.model_dump(),
         "encoder": estimator.encoder_.to_json(),
-        "target": target.to_json() if isinstance(target, NumberTarget) else None,
+        "target": None if isinstance(target, ClassTarget) else target.to_json(),
         "classes": _classes_to_json(getattr(estimator, "classes_", None)),
         "temperature": getattr(estimator, "temperature_", None),
+        "interval_scores": None if scores is None else scores.scores.tolist(),
         "history": estimator.history_,
-        "importances": estimator.feature_importances_.tolist(),
+        "importances": _importance_means(estimator),
+        "importance_deviations": estimator.importances_.std.tolist(),
         "names": _feature_names(estimator),
         "features": estimator.n_features_in_,
     }
@@ -169,7 +197,9 @@ def load_estimator(folder: str | Path, known: dict[str, type]) -> Any:
             f"{weights_path} is damaged or belongs to another {FILE}: the checksum differs"
         )
     with _error_context(weights_path):
-        estimator.module_, estimator.reference_ = module_from_bytes(weights, config)
+        estimator.module_, estimator.reference_ = module_from_bytes(
+            weights, config, averages_classes=saved.classes is not None
+        )
     # Last, because the errors above say which field is wrong.
     edit_hint = 'or delete the "checksum" to accept an edit'
     read_json_and_files(path, nonfinite=True, hint="save the estimator again", edit_hint=edit_hint)
@@ -200,13 +230,16 @@ def restore_estimator(
         estimator.target_ = ClassTarget(len(estimator.classes_))
         estimator.temperature_ = saved.temperature
     else:
-        estimator.target_ = NumberTarget.from_json(data["target"])
+        estimator.target_ = target_from_json(data["target"])
+        estimator.interval_scores_ = IntervalScores.from_json(saved.interval_scores)
     layout = estimator.encoder_.layout | {"outputs": estimator.target_.outputs}
     if any(getattr(config, name) != value for name, value in layout.items()):
         raise UserError(f"{path} is damaged: config does not match the columns and the target")
     with _error_context(path):
         _check_params(estimator, layout)
-    estimator.feature_importances_ = np.array(saved.importances, float)
+    importances = np.array(saved.importances, float)
+    deviations = np.array(saved.importance_deviations or np.zeros(len(importances)), float)
+    estimator.importances_ = Importances(importances, deviations)
     estimator.history_, estimator.n_features_in_ = data["history"], saved.features
     if saved.names is not None:
         estimator.feature_names_in_ = np.array(saved.names, dtype=object)
@@ -239,14 +272,16 @@ def _error_context(path: Path) -> Iterator[None]:
 def _check_params(estimator: Any, layout: dict[str, Any]) -> None:
     """Raise `UserError` for parameters that `fit` would reject."""
     config = make_model_config(estimator, estimator.encoder_, layout["outputs"])
-    make_training_config(estimator, 1, wiring=config.wiring, seed=0)
+    make_training_config(estimator, 1, model=config, seed=0)
     resolve_threads(estimator)
     with torch.device("meta"):
         build_table_model(config.model_copy(update={"depth": min(config.depth, MAX_CHECKED_DEPTH)}))
 
 
-def _to_float32(value: Tensor) -> Tensor:
-    return value.float() if value.dtype == torch.float64 else value
+def _importance_means(estimator: Any) -> list[float]:
+    _ = estimator.feature_importances_  # computes them
+    means: list[float] = estimator.importances_.mean.tolist()
+    return means
 
 
 def _feature_names(estimator: Any) -> list[str] | None:

@@ -1,16 +1,16 @@
 """Training loop for table models.
 
 `train_epochs` minimizes any loss over weighted rows; `fit_model` (supervised) and the estimators'
-`pretrain` (self-supervised) supply the loss. `predict` runs a trained model batch by batch.
+`pretrain` (self-supervised) supply the loss.
 """
 
 import math
-import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -18,9 +18,10 @@ from addnorm.core.errors import UserError
 from addnorm.core.seeds import derive_seed
 from addnorm.models.base import WiredModule
 from addnorm.models.tabular import TableBatch, TableConfig, TableModel, build_table_model
-from addnorm.stacks.eval_mode import eval_mode
+from addnorm.tabular.training.prediction import autocast, predict
 from addnorm.tabular.training.pretraining import Pretrained
 from addnorm.tabular.training.targets import Target
+from addnorm.tabular.training.time_limit import TimeLimit
 from addnorm.train.callbacks import TrainCallback
 from addnorm.train.ema import EMA
 from addnorm.train.optimizers.base import make_optimizer
@@ -30,10 +31,6 @@ CALIBRATION_ROWS = 256
 """Rows that data-dependent wirings are calibrated on before training."""
 MAX_GRADIENT_NORM = 1.0
 """Gradients are clipped to this norm."""
-MAX_BATCH_ROWS = 1024
-"""Largest prediction batch, in rows."""
-MAX_BATCH_CELLS = 1 << 15
-"""Largest prediction batch, in cells, so that memory does not grow with the table's width."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +55,7 @@ class WeightedBatch(NamedTuple):
 
     cells: TableBatch
     targets: Tensor
-    """(rows) encoded targets."""
+    """(rows) or (rows, targets) encoded targets."""
     weights: Tensor
     """(rows) positive weights."""
 
@@ -72,6 +69,16 @@ class WeightedBatch(NamedTuple):
         """Return at most `max_rows` evenly spaced rows; equal rows are adjacent."""
         rows = len(self.weights)
         return self.rows(torch.arange(min(max_rows, rows)) * rows // min(max_rows, rows))
+
+    def to_arrays(self) -> list[np.ndarray]:
+        """Return the fields as NumPy arrays, which pickle without torch."""
+        return [field.cpu().numpy() for field in (*self.cells, self.targets, self.weights)]
+
+    @classmethod
+    def from_arrays(cls, arrays: Sequence[np.ndarray]) -> "WeightedBatch":
+        """Rebuild a batch from the output of `to_arrays`."""
+        *cells, targets, weights = map(torch.from_numpy, arrays)
+        return cls(TableBatch(*cells), targets, weights)
 
     def to(self, device: torch.device) -> "WeightedBatch":
         """Move to a device, with numbers and weights in float32."""
@@ -134,7 +141,7 @@ def fit_model(
     """
 
     def compute_loss(batch: WeightedBatch) -> tuple[Tensor, Tensor]:
-        losses = target.loss(model(batch.cells), batch.targets)
+        losses = compute_losses(model, batch, target)
         return (losses * batch.weights).sum(), batch.weights.sum()
 
     def validate() -> float:
@@ -148,9 +155,20 @@ def fit_model(
         train,
         compute_loss=compute_loss,
         validate=None if valid is None else validate,
+        validation_rows=0 if valid is None else len(valid.weights),
         config=config,
         callback=callback,
     )
+
+
+def compute_losses(model: TableModel, batch: WeightedBatch, target: Target) -> Tensor:
+    """Return the training loss of each row, (B): the mean of the losses of its members."""
+    members = model.config.members
+    if members == 1:
+        return target.loss(model(batch.cells), batch.targets)
+    outputs = model.forward_members(batch.cells).flatten(0, 1)
+    losses = target.loss(outputs, batch.targets.repeat_interleave(members, 0))
+    return losses.unflatten(0, (-1, members)).mean(1)
 
 
 def train_epochs(
@@ -160,6 +178,7 @@ def train_epochs(
     compute_loss: Callable[[WeightedBatch], tuple[Tensor, Tensor]],
     validate: Callable[[], float] | None,
     config: TrainingConfig,
+    validation_rows: int = 0,
     callback: TrainCallback | None = None,
 ) -> History:
     """Minimize a loss over weighted rows, in place; return the history.
@@ -170,6 +189,7 @@ def train_epochs(
         compute_loss: maps a batch to the weighted sum of its losses and the sum of its weights
         validate: returns the validation loss of the model; without it, the last epoch is the best
         config: optimizer, schedule and limits
+        validation_rows: rows that `validate` predicts; a time limit includes their prediction
         callback: its `on_epoch_end` is called with the row of every epoch
 
     Raises:
@@ -183,7 +203,8 @@ def train_epochs(
         config.optimizer, model, lr=config.lr, weight_decay=config.weight_decay
     )
     schedule, average = make_schedule(config.schedule), EMA(model, config.average)
-    started, step, epochs_without_progress = time.monotonic(), 0, 0
+    limit = TimeLimit(config.max_seconds, validation_steps=validation_rows * batches / rows)
+    epochs_without_progress = 0
     best_loss, best_state = math.inf, _clone_state(model)
     history: History = []
     model.train()
@@ -192,12 +213,11 @@ def train_epochs(
         order = torch.randperm(rows, generator=generator).to(train.weights.device)
         total = torch.zeros(2, dtype=torch.float64, device=order.device)  # losses, weights
         for index in order.tensor_split(batches):
-            step += 1
-            seconds = time.monotonic() - started
+            elapsed = limit.fraction()
+            limit.steps += 1
             # A time limit advances the schedule, so that the learning rate decays fully within it.
-            elapsed = 0.0 if config.max_seconds is None else min(1.0, seconds / config.max_seconds)
-            optimizer.set_lr(schedule.factor(max(step, math.ceil(elapsed * steps)), steps))
-            with _autocast(config.precision, order.device):
+            optimizer.set_lr(schedule.factor(max(limit.steps, math.ceil(elapsed * steps)), steps))
+            with autocast(config.precision, order.device):
                 loss, weight = compute_loss(train.rows(index))
             # Divide by the expected weight of the batch, not by its own: a batch of light rows
             # must count less than a batch of heavy ones.
@@ -206,11 +226,11 @@ def train_epochs(
             optimizer.step()
             optimizer.zero_grad()
             model.after_step()
-            average.update(step)
+            average.update(limit.steps)
             total += torch.stack((loss.detach(), weight)).double()
             if elapsed >= 1:
                 break
-        seconds = time.monotonic() - started
+        seconds = limit.seconds
         row = {"epoch": epoch, "train": float(total[0] / total[1])}
         if not math.isfinite(row["train"]):
             if history:
@@ -224,7 +244,8 @@ def train_epochs(
         with average.swapped_in():
             if validate is not None:
                 model.eval()
-                row["valid"] = validate()
+                with limit.validation():
+                    row["valid"] = validate()
                 model.train()
             if validate is None or row["valid"] < best_loss:
                 best_loss, best_state = row.get("valid", 0.0), _clone_state(model)
@@ -235,8 +256,9 @@ def train_epochs(
         history.append(row | {"lr": lr, "seconds": seconds})
         if callback is not None:
             callback.on_epoch_end(epoch, config.max_epochs, history[-1])
-        is_late = config.max_seconds is not None and seconds >= config.max_seconds
-        if is_late or (validate is not None and epochs_without_progress >= config.patience):
+        if limit.fraction() >= 1 or (
+            validate is not None and epochs_without_progress >= config.patience
+        ):
             break
     if not history:
         raise UserError(
@@ -246,35 +268,6 @@ def train_epochs(
     model.load_state_dict(best_state)
     model.eval()
     return history
-
-
-@torch.no_grad()
-def predict(
-    model: TableModel,
-    cells: TableBatch,
-    reference: TableBatch,
-    *,
-    precision: str = "float32",
-    embeddings: bool = False,
-) -> Tensor:
-    """Return the outputs, or the row embeddings, of a model for each row.
-
-    Rows are processed in batches of bounded size. SAINT attends to the reference rows instead of
-    the other rows of the batch, so each prediction depends on its own row only.
-    """
-    weight = model.head.weight
-    size = max(1, min(MAX_BATCH_ROWS, MAX_BATCH_CELLS // (1 + model.config.features)))
-    outputs = []
-    with eval_mode(model), _autocast(precision, weight.device):
-        memory = model.encode_reference(reference.to(weight.device, weight.dtype))
-        for start in range(0, cells.num_rows, size):
-            batch = cells.select_rows(slice(start, start + size)).to(weight.device, weight.dtype)
-            outputs.append(model.embed(batch, memory) if embeddings else model(batch, memory))
-    return torch.cat(outputs)
-
-
-def _autocast(precision: str, device: torch.device) -> Any:
-    return torch.autocast(device.type, torch.bfloat16, enabled=precision == "bfloat16")
 
 
 def _clone_state(model: nn.Module) -> dict[str, Tensor]:

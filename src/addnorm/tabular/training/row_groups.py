@@ -34,6 +34,8 @@ class UniqueRows:
     groups: np.ndarray
     """(distinct rows) group number, increasing from 0. Rows with equal features and different
     targets are in one group."""
+    inverse: np.ndarray
+    """(table rows) index of the distinct row that represents each row."""
 
     @property
     def num_groups(self) -> int:
@@ -58,7 +60,7 @@ def unique_rows(
 
     Args:
         cells: columns, each (rows), of numbers or of strings and None
-        y: (rows) target; None to compare the features alone
+        y: (rows) or (rows, targets); None to compare the features alone
         weights: (rows) positive weights
         multiplicity: (rows) number of rows that each row represents
         seed: seed of the order
@@ -68,17 +70,20 @@ def unique_rows(
     features = [_hash_rows(columns, seed, mix) for mix in HASH_MULTIPLIERS]
     rows = features
     if y is not None:
-        rows = [_hash_rows([*columns, y], seed, mix) for mix in HASH_MULTIPLIERS]
+        rows = [_hash_rows([*columns, *np.atleast_2d(y.T)], seed, mix) for mix in HASH_MULTIPLIERS]
     order = np.lexsort([*rows, *features])  # by features first, so that groups are contiguous
     new_group, new_row = (
         _mark_changes([each[order] for each in hashes]) for hashes in (features, rows)
     )
     starts = np.flatnonzero(new_group | new_row)
+    inverse = np.empty(len(order), dtype=np.int64)
+    inverse[order] = np.cumsum(new_group | new_row) - 1
     return UniqueRows(
         order[starts],
         np.add.reduceat(weights[order], starts),
         np.add.reduceat(multiplicity[order], starts),
         np.cumsum(new_group)[starts] - 1,
+        inverse,
     )
 
 
@@ -168,7 +173,7 @@ def split_holdout(rows: UniqueRows, classes: np.ndarray, fraction: float) -> np.
     held_out[split_rows] = counts / rows.multiplicity[split_rows]
     mass = np.bincount(rows.groups, rows.weights)
     whole_groups = _select_groups(
-        mass, _majority_class(rows, classes), np.flatnonzero(~is_split), fraction
+        mass, majority_classes(rows, classes), np.flatnonzero(~is_split), fraction
     )
     held_out += whole_groups[rows.groups]
     for each in np.unique(classes):
@@ -178,7 +183,7 @@ def split_holdout(rows: UniqueRows, classes: np.ndarray, fraction: float) -> np.
     return held_out
 
 
-def _majority_class(rows: UniqueRows, classes: np.ndarray) -> np.ndarray:
+def majority_classes(rows: UniqueRows, classes: np.ndarray) -> np.ndarray:
     """Return the class of the heaviest row of every group."""
     order = np.lexsort((rows.weights, rows.groups))
     last = np.flatnonzero(np.diff(rows.groups[order], append=rows.num_groups))

@@ -1,22 +1,37 @@
-"""Encodings of the target, with their losses: classes and numbers."""
+"""Encodings of the target of a classifier, with its losses; what all targets share.
+
+`number_targets.py` has the targets of a regressor.
+"""
 
 import numbers
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from addnorm.core.errors import UserError, unknown_name_message
-from addnorm.tabular.columns.quantiles import Quantiles
+from addnorm.core.errors import UserError
 
-SCALINGS = ("auto", "standard", "quantile")
-OUTLIER_RATIO = 4.0
-"""Ratio of the standard deviation to a robust estimate of it from which there are outliers."""
-MAX_VALUE_FRACTION = 0.5
-"""Fraction of the weight at a single value beyond which "auto" does not use quantiles."""
+CLASS_LOSSES = ("cross_entropy", "ordinal")
+
+
+class Target(Protocol):
+    """How a target is encoded, what the outputs of the network mean, and the loss."""
+
+    @property
+    def outputs(self) -> int:
+        """Number of model outputs."""
+
+    def encode(self, y: np.ndarray) -> Tensor:
+        """Convert the target to a tensor, (rows) or (rows, targets)."""
+
+    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Return the loss of each row from outputs, (rows, outputs), and encoded targets."""
+
+    def initial_bias(self, targets: Tensor, weights: Tensor) -> Tensor:
+        """Return the initial bias of the head, (outputs): the best constant prediction."""
 
 
 def reject_missing_targets(y: Any) -> None:
@@ -35,17 +50,53 @@ def reject_missing_targets(y: Any) -> None:
         )
 
 
+def reject_mixed_labels(y: np.ndarray) -> None:
+    """Raise `UserError` for class labels that cannot be sorted, such as numbers and strings."""
+    if y.dtype.kind == "O" and len({comparable_type(each) for each in y}) > 1:
+        raise UserError(
+            "y: expected class labels of one type, got several types, such as numbers and strings"
+        )
+
+
 def comparable_type(value: Any) -> type:
     """Return the type that values must share to be sorted: any real number, str, or their own."""
     return next((each for each in (numbers.Real, str) if isinstance(value, each)), type(value))
 
 
+def ordered_categories(y: Any) -> list[Any] | None:
+    """Return the categories of an ordered pandas Categorical, lowest first, else None."""
+    dtype: Any = getattr(y, "dtype", None)
+    return dtype.categories.tolist() if getattr(dtype, "ordered", None) else None
+
+
+def rank_classes(classes: np.ndarray, categories: list[Any] | None) -> tuple[int, ...]:
+    """Return the codes of the classes from the lowest class to the highest.
+
+    Args:
+        classes: sorted labels
+        categories: labels in their order, or None if the target has none of its own
+
+    Raises:
+        UserError: if the labels are not numbers and have no order
+    """
+    if categories is not None:
+        return tuple(sorted(range(len(classes)), key=lambda code: categories.index(classes[code])))
+    if not all(isinstance(label, numbers.Real) for label in classes.tolist()):
+        raise UserError(
+            "loss='ordinal': expected numbers or an ordered pandas Categorical as y, got labels "
+            f"without an order, such as {classes.tolist()[0]!r}"
+        )
+    return tuple(range(len(classes)))
+
+
 @dataclass(frozen=True)
 class ClassTarget:
-    """Classes with the cross-entropy loss."""
+    """Classes with the cross entropy, or with an ordinal loss if they have an order."""
 
     classes: int
     """Number of classes."""
+    order: tuple[int, ...] | None = None
+    """Class codes from the lowest class to the highest, for the ordinal loss."""
 
     @property
     def outputs(self) -> int:
@@ -57,8 +108,11 @@ class ClassTarget:
         return torch.from_numpy(y.astype(np.int64))
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Return the cross entropy of each row."""
-        return F.cross_entropy(outputs.float(), targets, reduction="none")
+        """Return the cross entropy or the ordinal loss of each row."""
+        if self.order is None:
+            return F.cross_entropy(outputs.float(), targets, reduction="none")
+        order = torch.tensor(self.order, device=outputs.device)
+        return ordinal_loss(outputs.float()[:, order], order.argsort()[targets])
 
     def initial_bias(self, targets: Tensor, weights: Tensor) -> Tensor:
         """Return the initial bias of the head: the logarithm of each class frequency."""
@@ -66,87 +120,21 @@ class ClassTarget:
         return (mass / mass.sum()).clamp_min(1e-6).log()
 
 
-@dataclass(frozen=True)
-class NumberTarget:
-    """Numbers, standardized or quantile-transformed, with the squared error on that scale."""
+def ordinal_loss(logits: Tensor, ranks: Tensor) -> Tensor:
+    """Return the cross entropy of the events "class at most k", averaged over k.
 
-    center: float
-    scale: float
-    curve: Quantiles | None = None
-    """Quantile transform; None if the target is standardized with center and scale."""
-    outputs: int = 1
-    """Number of model outputs."""
+        p = softmax(logits), P_k = p_0 + ... + p_k
+        loss = -mean over k < K - 1 of [rank <= k] * log(P_k) + [rank > k] * log(1 - P_k)
 
-    @classmethod
-    def from_values(cls, y: np.ndarray, weights: np.ndarray, scaling: str) -> "NumberTarget":
-        """Fit the scaling to training values.
+    A class far from the true one costs more than its neighbor. Each event has a proper scoring
+    rule, so the loss is smallest at the true probabilities, as the cross entropy is.
 
-        Args:
-            y: (rows) values
-            weights: (rows) positive weights
-            scaling: "standard", "quantile", or "auto"
-
-        Outliers dominate the squared error of a standardized target, so "auto" uses quantiles if
-        there are any. The mean of the scores is not the score of the mean, so quantiles bias
-        predictions towards the median. If most rows share one value, such as no claim or no rain,
-        the median is that value, and "auto" standardizes.
-        """
-        if scaling not in SCALINGS:
-            raise UserError(unknown_name_message("target_scaling", str(scaling), SCALINGS))
-        # Divide by a power of two, which is exact: squares of huge values would overflow, and
-        # squares of tiny values would underflow.
-        unit = 2.0 ** (int(np.frexp(np.abs(y).max())[1]) - 1)
-        center = float(np.average(y / unit, weights=weights)) * unit
-        spread = np.average((y / unit - center / unit) ** 2, weights=weights)
-        scale = float(np.sqrt(spread)) * unit or 1.0
-        curve = Quantiles.from_samples(y, weights)
-        if scaling == "auto":
-            # Standard deviation of a normal distribution with the same interquartile range.
-            low, high = np.interp([-0.6745, 0.6745], curve.scores, curve.values)
-            robust_scale = (high - low) / 1.349
-            has_outliers = (
-                robust_scale > 0
-                and scale > OUTLIER_RATIO * robust_scale
-                and _max_weight_fraction(y, weights) <= MAX_VALUE_FRACTION
-            )
-            scaling = "quantile" if has_outliers else "standard"
-        return cls(center, scale, curve if scaling == "quantile" else None)
-
-    def encode(self, y: np.ndarray) -> Tensor:
-        """Convert values to the scale of the model, (rows) float32."""
-        scaled = (y - self.center) / self.scale if self.curve is None else self.curve.transform(y)
-        return torch.from_numpy(scaled.astype(np.float32))
-
-    def decode(self, outputs: np.ndarray) -> np.ndarray:
-        """Convert model outputs to the scale of the target."""
-        if self.curve is None:
-            return self.center + self.scale * outputs
-        return self.curve.inverse_transform(outputs)
-
-    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Return the squared error of each row."""
-        return (outputs[:, 0].float() - targets).square()
-
-    def initial_bias(self, targets: Tensor, weights: Tensor) -> Tensor:
-        """Return the initial bias of the head: the weighted mean."""
-        return (targets * weights).sum(0, keepdim=True) / weights.sum()
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the target as JSON-serializable data."""
-        curve = None if self.curve is None else self.curve.to_json()
-        return {"center": self.center, "scale": self.scale, "curve": curve}
-
-    @classmethod
-    def from_json(cls, data: dict[str, Any]) -> "NumberTarget":
-        """Rebuild a target from the output of `to_json`."""
-        curve = None if data["curve"] is None else Quantiles.from_json(data["curve"])
-        return cls(data["center"], data["scale"], curve)
-
-
-def _max_weight_fraction(y: np.ndarray, weights: np.ndarray) -> float:
-    """Return the fraction of the weight at the most frequent value."""
-    _, inverse = np.unique(y, return_inverse=True)
-    return float(np.bincount(inverse, weights).max() / weights.sum())
-
-
-Target = ClassTarget | NumberTarget
+    Args:
+        logits: (rows, classes), from the lowest class to the highest
+        ranks: (rows) rank of the true class
+    """
+    log_p = logits.log_softmax(1)
+    at_most = log_p.logcumsumexp(1)[:, :-1]
+    above = log_p.flip(1).logcumsumexp(1).flip(1)[:, 1:]
+    is_at_most = ranks[:, None] <= torch.arange(logits.shape[1] - 1, device=ranks.device)
+    return -torch.where(is_at_most, at_most, above).mean(1)
