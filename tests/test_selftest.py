@@ -7,8 +7,8 @@ import torch
 
 from addnorm.cli.main import main
 from addnorm.core.errors import UserError
-from addnorm.kernels import library
-from addnorm.selftest import CHECKS, CheckResult, describe_environment, run_checks
+from addnorm.kernels import library, norm
+from addnorm.selftest import CHECKS, GPU_CHECKS, CheckResult, describe_environment, run_checks
 from addnorm.selftest import checks as module
 from addnorm.selftest import run as runner
 from addnorm.wirings.post_ln import PostNorm
@@ -60,9 +60,37 @@ def test_failure_does_not_stop_the_others(monkeypatch):
     assert (second.outcome, second.detail) == ("passed", "fine")
 
 
-def test_missing_device_is_an_error_in_one_line():
-    with pytest.raises(UserError, match=r"^device: expected .* got 'nonsense' \(.*\)$"):
-        list(run_checks("nonsense"))
+@pytest.mark.parametrize("name", list(GPU_CHECKS))
+def test_check_for_gpus_passes_on_a_cpu_as_far_as_it_can(name):
+    assert GPU_CHECKS[name](CPU)
+
+
+def test_checks_for_gpus_fail_where_a_result_is_wrong(monkeypatch):
+    layer_norm = norm.layer_norm
+    monkeypatch.setattr(
+        norm,
+        "layer_norm",
+        lambda x, *rest: layer_norm(x, *rest) * (1 + 1e-3 * (x.element_size() == 4)),
+    )
+    with pytest.raises(module.CheckFailure, match="layer_norm: relative difference"):
+        GPU_CHECKS["fused"](CPU)
+
+
+def test_gpus_get_more_checks(monkeypatch):
+    monkeypatch.setattr(runner, "CHECKS", {"one": lambda device: "fine"})
+    monkeypatch.setattr(runner, "GPU_CHECKS", {"two": lambda device: device.type})
+    monkeypatch.setattr(runner, "find_device", lambda device: torch.device(device))
+    assert [each.name for each in run_checks("cpu")] == ["one"]
+    assert [each.detail for each in run_checks("cuda")] == ["fine", "cuda"]
+
+
+@pytest.mark.parametrize("device", ["nonsense", "meta", "cuda:99"])
+def test_missing_device_is_an_error_in_one_line(device, capsys):
+    with pytest.raises(UserError, match=f"^device: expected .* got '{device}'[^\n]*$"):
+        list(run_checks(device))
+    assert main(["selftest", "--device", device]) == 2
+    captured = capsys.readouterr()
+    assert not captured.out and captured.err.count("\n") == 1
 
 
 def test_command_prints_results_and_exits_with_one_on_failure(monkeypatch, capsys):

@@ -210,3 +210,18 @@ def test_table_of_wrong_width_raises():
 
 def test_ignore_index_equals_torch_default():
     assert torch.nn.CrossEntropyLoss().ignore_index == IGNORE_INDEX
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.usefixtures("small_chunks")
+def test_ignored_targets_that_the_host_does_not_know_count_as_zero(monkeypatch, smoothing):
+    h, table, bias = randn(3, 7, 5), randn(11, 5, seed=2), randn(11, seed=3)
+    targets, results = random_targets(3, 7), []
+    for recall in (module.recall, lambda targets: None):
+        monkeypatch.setattr(module, "recall", recall)
+        loss, *sums = linear_cross_entropy(
+            h, table, targets, bias=bias, smoothing=smoothing, ignore_index=PAD
+        )
+        results.append([loss, *sums, *torch.autograd.grad(loss, (h, table, bias))])
+    for known, unknown in zip(*results, strict=True):
+        torch.testing.assert_close(unknown, known)

@@ -1,6 +1,7 @@
 """Plans against what really happens: parameters, FLOPs, allocated bytes, states of optimizers."""
 
 import json
+import re
 
 import pytest
 import torch
@@ -9,6 +10,7 @@ from torch.utils.flop_counter import FlopCounterMode
 import addnorm
 from addnorm.cli.main import main
 from addnorm.core.errors import UserError
+from addnorm.models import PRESETS
 from addnorm.planning.communication import communication_bytes
 from addnorm.planning.devices import parse_devices
 from addnorm.planning.extrapolate import extrapolate
@@ -163,6 +165,7 @@ def test_devices():
         ({"parallel": "tp"}, "parallel: expected none, ddp or fsdp"),
         ({"devices": "4xh100"}, "parallel: expected ddp or fsdp for 4 devices"),
         ({"optimizer": "lion"}, "unknown optimizer"),
+        ({"experts": 4}, "experts: expected None, got 4"),
         ({"batch": "1x4096"}, "position_index: expected below 1024"),
     ],
 )
@@ -185,3 +188,41 @@ def test_command(capsys):
     assert main(["plan", "llama", "depht=5"]) == 2
     assert "depth" in capsys.readouterr().err
     assert main(["plan", "llamma"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["recompute=maybe"], "recompute: expected true or false, got 'maybe'"),
+        (["batch=0x16"], "batch: expected sequences .* got '0x16'"),
+        (["batch="], "batch: expected sequences .* got ''"),
+        (["bacth=2x16"], "unknown key 'bacth'; did you mean 'batch'"),
+        (["parallel=fsdp"], "unknown key 'parallel'"),
+        (["--devices", f"{10**20}xh100"], "devices: expected a number up to 1,000,000"),
+        (["--parallel", "none", "--devices", "2xh100"], "parallel: expected ddp or fsdp"),
+    ],
+)
+def test_odd_arguments_are_one_line(capsys, arguments, message):
+    assert main(["plan", "gpt2", "depth=1", "dim=16", "heads=2", "vocab=9", *arguments]) == 2
+    captured = capsys.readouterr()
+    assert not captured.out and captured.err.count("\n") == 1
+    assert re.search(message, captured.err)
+
+
+def test_small_plans_have_small_units(capsys):
+    assert main(["plan", "gpt2", "depth=1", "dim=16", "heads=2", "vocab=9", "batch=2x8"]) == 0
+    out = capsys.readouterr().out
+    assert not re.search(r"\b0\.00\b", out)
+    assert " kB" in out and "e-" in out
+
+
+@pytest.mark.parametrize(
+    "preset",
+    [
+        pytest.param(name, marks=[] if name in ("bert", "vit") else pytest.mark.slow)
+        for name in PRESETS
+    ],
+)
+def test_every_preset_has_a_plan(preset):
+    plan = addnorm.plan(preset, depth=2, batch="1x8")
+    assert plan.flops_per_step > 0 and plan.peak_bytes > plan.weights_bytes

@@ -168,3 +168,20 @@ def test_arguments_that_are_refused(model, options, message):
     model = addnorm.build(**SMALL, scale=RULE) if model is None else model
     with pytest.raises(UserError, match=message):
         addnorm.scale_groups(model, **options)
+
+
+def test_averaged_sgd_has_the_rule_of_sgd():
+    model = addnorm.build(kind="lm", vocab=9, dim=32, depth=1, heads=2, scale="mup(base_dim=16)")
+    rates = [
+        [group["lr"] for group in addnorm.scale_groups(model, optimizer=optimizer)]
+        for optimizer in (torch.optim.SGD, torch.optim.ASGD, "asgd", torch.optim.Adam)
+    ]
+    assert rates[0] == rates[1] == rates[2] != rates[3]
+
+
+def test_misspelled_optimizer_is_not_taken_for_adam():
+    model = addnorm.build(kind="lm", vocab=9, dim=32, depth=1, heads=2)
+    with pytest.raises(UserError, match=r"unknown optimizer .sdg.; did you mean .*sgd"):
+        addnorm.scale_groups(model, optimizer="sdg")
+    with pytest.raises(UserError, match="weight_decay: expected a number of at least 0, got -1"):
+        addnorm.scale_groups(model, weight_decay=-1)

@@ -169,3 +169,25 @@ def test_stack_of_plain_modules():
     plain, same = make(None), make("completep(base_dim=16, base_depth=4)")
     assert torch.equal(plain(x), same(x))
     assert make(RULE).branch_multiplier == 0.5
+
+
+@pytest.mark.parametrize("wiring", ["pre_ln", "post_ln", "sandwich", "res_post", "normformer"])
+@pytest.mark.parametrize(
+    ("scale", "rule"), [("depth_mup", "sqrt_depth"), ("completep", "depth")], ids=lambda each: each
+)
+def test_factor_of_a_scale_is_that_of_the_wiring_scaled(wiring, scale, rule):
+    """Two places for one factor: a scale may not rename weights, a wiring has no optimizer."""
+    base = "base_depth=1" if scale == "depth_mup" else "base_dim=16, base_depth=1"
+    options = {"kind": "lm", "vocab": 11, "dim": 16, "depth": 4, "heads": 2}
+    model = addnorm.build(**options, wiring=wiring, scale=f"{scale}({base})", seed=0)
+    twin = addnorm.build(**options, wiring=f"scaled(inner={wiring}, r=1.0, rule={rule}, base=1)")
+    weights = {
+        name.replace("wiring.", "wiring.inner."): value
+        for name, value in model.state_dict().items()
+        if not name.endswith("_extra_state")
+    }
+    missing = twin.load_state_dict(weights, strict=False)
+    assert not missing.unexpected_keys
+    assert all(name.endswith("_extra_state") for name in missing.missing_keys)
+    ids = torch.arange(10).view(2, 5)
+    torch.testing.assert_close(model(ids), twin(ids), rtol=1e-5, atol=1e-6)

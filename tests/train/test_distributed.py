@@ -262,7 +262,9 @@ def test_process_groups_outlive_wrapped_models(monkeypatch):
     monkeypatch.setattr(
         distributed, "init_process_group", lambda name: init_process_group(name, **single)
     )
-    monkeypatch.setenv("WORLD_SIZE", "2")
+    group = {"WORLD_SIZE": "2", "RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
+    for name, value in group.items():
+        monkeypatch.setenv(name, value)
     with init_distributed("cpu"):
         group = weakref.ref(distributed.group.WORLD)
         model = DistributedDataParallel(nn.Linear(2, 2))

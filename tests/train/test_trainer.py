@@ -7,6 +7,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from safetensors import SafetensorError
+from safetensors.torch import load_file
 
 from addnorm import build
 from addnorm.core.errors import UserError
@@ -583,3 +584,30 @@ def test_qk_clip_bounds_the_logits_of_the_next_batch(data, tmp_path):
 def test_rules_for_logits_are_checked(data, tmp_path, changes, message):
     with pytest.raises(UserError, match=message):
         train(make_recipe(data["lm"], "lm", **changes), tmp_path / "run")
+
+
+def test_weights_without_master_copy_are_bfloat16(data, tmp_path):
+    recipe = make_recipe(data["lm"], "lm", dtype="bfloat16", master_weights=False, steps=40)
+    callback = RecordingCallback()
+    train(recipe, tmp_path / "run", callback=callback, until=20)
+    train(recipe, tmp_path / "run", callback=callback)
+    train(recipe, tmp_path / "whole")
+    assert digest(tmp_path / "run") == digest(tmp_path / "whole")
+    losses = [loss for _, loss in callback.steps]
+    assert losses[-1] < losses[0]
+    weights = load_file(tmp_path / "run" / "checkpoints" / "step-40" / "model.safetensors")
+    assert {each.dtype for name, each in weights.items() if "_extra_state" not in name} == {
+        torch.bfloat16
+    }
+    moments = load_file(tmp_path / "run" / "checkpoints" / "step-40" / "optimizer.safetensors")
+    assert {each.dtype for name, each in moments.items() if name.endswith("exp_avg")} == {
+        torch.bfloat16
+    }
+
+
+def test_master_weights_stay_float32(data, tmp_path):
+    train(make_recipe(data["lm"], "lm", dtype="bfloat16", steps=4), tmp_path / "run")
+    weights = load_file(tmp_path / "run" / "checkpoints" / "step-4" / "model.safetensors")
+    assert torch.bfloat16 not in {each.dtype for each in weights.values()}
+    with pytest.raises(UserError, match="master_weights: expected True with dtype=float32"):
+        make_recipe(data["lm"], "lm", master_weights=False)

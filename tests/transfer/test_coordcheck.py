@@ -9,8 +9,10 @@ import torch
 from torch import nn
 
 import addnorm
+from addnorm.cli.commands import coordcheck as command
 from addnorm.cli.main import main
 from addnorm.core.errors import UserError
+from addnorm.models import PRESETS
 from addnorm.report.transfer.coordcheck_page import render_coordcheck_page
 from addnorm.transfer.recording import site_name
 from addnorm.transfer.slopes import Slope, judge
@@ -192,3 +194,10 @@ def test_command_refuses_bad_arguments(capsys):
     assert "expected --dim" in capsys.readouterr().err
     assert main(["coordcheck", "--dim", "a,b"]) == 2
     assert main(["coordcheck", "no_preset"]) == 2
+
+
+@pytest.mark.parametrize("preset", list(PRESETS))
+def test_every_preset_can_be_checked(preset):
+    build, facts = command._make_builder(preset, [])
+    assert facts == {"model": preset}
+    assert build(dim=32, depth=1).config.dim == 32

@@ -1,6 +1,7 @@
 """Batches bounded by a number of tokens, in an order that a seed fixes.
 
-A split is read in pools of about 8 MB, so a corpus may be larger than memory:
+A split is read in pools of about 8 MB, so a corpus may be larger than memory. A pool is a part of
+one file; those of all shards of a split are shuffled together:
 
     records of a pool -> rows (token ids) -> groups of rows -> padded batches
 
@@ -29,6 +30,7 @@ from addnorm.core.seeds import derive_seed
 from addnorm.data.corpus import CONTINUES, Corpus, Record, parse_records
 from addnorm.data.tokenizer import PAD, Tokenizer
 from addnorm.kernels.cross_entropy import IGNORE_INDEX
+from addnorm.kernels.host_copies import to_device
 
 POOL_BYTES = 8 << 20
 """Bytes of a corpus in memory at a time; pools are shuffled, and so are the rows of each pool."""
@@ -76,8 +78,10 @@ class Batch:
         return replace(self, inputs=inputs, targets=targets)
 
     def to(self, device: torch.device) -> "Batch":
-        """Return the batch on a device."""
-        return replace(self, inputs=self.inputs.to(device), targets=self.targets.to(device))
+        """Return the batch on a device; the host's copies are remembered."""
+        return replace(
+            self, inputs=to_device(self.inputs, device), targets=to_device(self.targets, device)
+        )
 
 
 @dataclass(frozen=True)
@@ -183,7 +187,10 @@ class BatchIterator:
                 "batch must hold the longest sentence"
             )
         self.corpus, self.tokenizer, self.row_format = corpus, tokenizer, row_format
-        self.split, self.path = split, corpus.path(split)
+        self.split, self.paths = split, corpus.paths(split)
+        is_sharded = len(self.paths) > 1
+        self.path = corpus.folder / f"{split}-*.jsonl" if is_sharded else self.paths[0]
+        """The file or the pattern of the shards, for messages."""
         self.batch_tokens, self.max_length = batch_tokens, max_length
         self.seed, self.order = seed, order
         self.skipped: Counter[str] = Counter()
@@ -210,7 +217,7 @@ class BatchIterator:
     def epoch(self, position: DataPosition | None = None) -> Iterator[tuple[Batch, DataPosition]]:
         """Yield the batches of one epoch from a position, each with the position after it."""
         position = position or DataPosition()
-        order = list(range(len(self.byte_ranges)))
+        order = list(range(len(self.pools)))
         if self.seed is not None:
             random.Random(derive_seed(self.seed, "pools", position.epoch)).shuffle(order)
         for number in range(position.pool, len(order)):
@@ -227,26 +234,18 @@ class BatchIterator:
         return ", ".join(f"{count} {reason}" for reason, count in self.skipped.items())
 
     @cached_property
-    def byte_ranges(self) -> list[tuple[int, int]]:
-        """Start and end offset of each pool; pools begin and end at line breaks."""
-        size = self.path.stat().st_size
-        starts = [0]
-        with self.path.open("rb") as file:
-            for mark in range(POOL_BYTES, size, POOL_BYTES):
-                file.seek(mark)
-                file.readline()
-                if starts[-1] < file.tell() < size:
-                    starts.append(file.tell())
-        return list(zip(starts, [*starts[1:], size], strict=True)) if size else []
+    def pools(self) -> list[tuple[Path, int, int]]:
+        """File, start and end offset of each pool."""
+        return [(path, start, end) for path in self.paths for start, end in _find_byte_ranges(path)]
 
     def _read_pool(self, pool: int) -> list[Row]:
-        start, end = self.byte_ranges[pool]
-        with self.path.open("rb") as file:
+        path, start, end = self.pools[pool]
+        with path.open("rb") as file:
             file.seek(start)
             lines = file.read(end - start).splitlines()
         skipped: Counter[str] = Counter()
-        context = RowContext(self.corpus, self.tokenizer, self.path, self.max_length, skipped)
-        records = parse_records(lines, self.path, self.corpus.columns, start=start)
+        context = RowContext(self.corpus, self.tokenizer, path, self.max_length, skipped)
+        records = parse_records(lines, path, self.corpus.columns, start=start)
         rows = list(self.row_format.encode_rows(records, context))
         if pool not in self._counted_pools:
             self._counted_pools.add(pool)
@@ -282,6 +281,19 @@ class BatchIterator:
         count = int((self.row_format.select_targets(targets) != IGNORE_INDEX).sum())
         tokens = int((inputs != PAD).sum()) if self.row_format.counts_inputs else count
         return Batch(inputs, targets, count, tokens)
+
+
+def _find_byte_ranges(path: Path) -> list[tuple[int, int]]:
+    """Return start and end offset of each pool of a file; pools begin and end at line breaks."""
+    size = path.stat().st_size
+    starts = [0]
+    with path.open("rb") as file:
+        for mark in range(POOL_BYTES, size, POOL_BYTES):
+            file.seek(mark)
+            file.readline()
+            if starts[-1] < file.tell() < size:
+                starts.append(file.tell())
+    return list(zip(starts, [*starts[1:], size], strict=True)) if size else []
 
 
 def iter_chunks(items: Iterable[Item], size: int) -> Iterator[list[Item]]:

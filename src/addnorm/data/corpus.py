@@ -1,8 +1,12 @@
-"""Corpora on disk: a folder with a card and one JSON-lines file per split.
+"""Corpora on disk: a folder with a card and one JSON-lines file per split, or several.
 
     corpus.json    {"task": "translate", "counts": {"train": 2}, "about": {}, "files": ..., ...}
     train.jsonl    {"source": "one", "target": "eins"}
                    {"source": "two", "target": "zwei"}
+
+The files of a split that is too large for one are its shards, read in the order of their names:
+
+    train-00001.jsonl, train-00002.jsonl, ...
 
 A long document is stored in pieces, each but the first with `"continues": "previous"`.
 
@@ -21,12 +25,8 @@ from pathlib import Path
 from typing import Any
 
 from addnorm.core.errors import UserError, unknown_name_message
-from addnorm.core.files import (
-    atomic_write,
-    file_checksum,
-    read_json_and_files,
-    write_json,
-)
+from addnorm.core.files import file_checksum, read_json_and_files, write_json
+from addnorm.data.split_writer import SplitWriter
 
 SPLITS = ("train", "valid", "test")
 LABEL = "label"
@@ -114,19 +114,26 @@ class Corpus:
         Args:
             *splits: the splits to verify; all if empty
         """
-        for split in splits or self.counts:
-            path = self.path(split)
-            if self.checksum(split) != self.checksums.get(path.name, self.checksum(split)):
+        for path in (path for split in splits or self.counts for path in self.paths(split)):
+            checksum = self._file_checksum(path)
+            if checksum != self.checksums.get(path.name, checksum):
                 raise UserError(
                     f"{path} has changed since it was written: its checksum differs from the one "
                     f"in {CARD_FILE}; restore it, or make the corpus again with `addnorm data`"
                 )
 
     def checksum(self, split: str) -> str:
-        """Return the checksum of a split's file; read once for each object, with bounded memory."""
-        if split not in self._computed_checksums:
-            self._computed_checksums[split] = file_checksum(self.path(split))
-        return self._computed_checksums[split]
+        """Return the checksum of a split: that of its file, or a hash of those of its shards."""
+        checksums = [self._file_checksum(path) for path in self.paths(split)]
+        if len(checksums) == 1:
+            return checksums[0]
+        return hashlib.sha256("\n".join(checksums).encode()).hexdigest()
+
+    def _file_checksum(self, path: Path) -> str:
+        """Return the checksum of a file; read once for each object, with bounded memory."""
+        if path.name not in self._computed_checksums:
+            self._computed_checksums[path.name] = file_checksum(path)
+        return self._computed_checksums[path.name]
 
     @cached_property
     def _computed_checksums(self) -> dict[str, str]:
@@ -136,26 +143,61 @@ class Corpus:
     def columns(self) -> tuple[str, ...]:
         """Column names, taken from the first record."""
         for split in self.counts:
-            with self.path(split).open("rb") as lines:
-                for line in lines:
-                    try:
-                        return tuple(filter(CONTINUES.__ne__, json.loads(line).keys()))
-                    except (ValueError, AttributeError, RecursionError):
-                        raise _broken_record(self.path(split), 1, line, ()) from None
+            for path in self.paths(split):
+                with path.open("rb") as lines:
+                    for line in lines:
+                        try:
+                            return tuple(filter(CONTINUES.__ne__, json.loads(line).keys()))
+                        except (ValueError, AttributeError, RecursionError):
+                            raise _broken_record(path, 1, line, ()) from None
         return ()
 
-    def path(self, split: str) -> Path:
-        """Return the file of a split."""
-        path = self.folder / f"{split}.jsonl"
-        if split not in self.counts or not path.is_file():
+    def paths(self, split: str) -> list[Path]:
+        """Return the files of a split, in their order; several if it is sharded."""
+        names = [name for name in self.checksums if _is_file_of(split, name)]
+        paths = [self.folder / name for name in sorted(names)]
+        paths = paths or list_split_files(self.folder, split)  # written by hand
+        if split not in self.counts or not paths:
             there = ", ".join(split for split in self.counts) or "none"
             raise UserError(f"the corpus {self.folder} has no {split!r} split; it has {there}")
-        return path
+        if len(paths) > 1 and (self.folder / f"{split}.jsonl") in paths:
+            raise UserError(
+                f"{self.folder}: expected either {split}.jsonl or shards such as "
+                f"{paths[0].name}, got both; remove what does not belong to the corpus"
+            )
+        for path in paths:
+            if not path.is_file():
+                raise UserError(f"{path} is missing; restore it, or make the corpus again")
+        return paths
+
+    def path(self, split: str) -> Path:
+        """Return the file of a split; the first one if it is sharded."""
+        return self.paths(split)[0]
+
+    def size(self, split: str) -> int:
+        """Return the bytes of a split."""
+        return sum(path.stat().st_size for path in self.paths(split))
 
     def records(self, split: str) -> Iterator[dict[str, str]]:
         """Yield the records of a split."""
-        with self.path(split).open("rb") as lines:
-            yield from parse_records(lines, self.path(split), self.columns)
+        for path in self.paths(split):
+            with path.open("rb") as lines:
+                yield from parse_records(lines, path, self.columns)
+
+
+def list_split_files(folder: Path, split: str) -> list[Path]:
+    """Return the file or the shards of a split that are in a folder, by name."""
+    return sorted(path for path in folder.glob("*.jsonl") if _is_file_of(split, path.name))
+
+
+def _is_file_of(split: str, name: str) -> bool:
+    """Return whether a file name is that of a split, or of one of its shards.
+
+    >>> _is_file_of("train", "train.jsonl"), _is_file_of("train", "train-00002.jsonl")
+    (True, True)
+    """
+    stem, _, ending = name.partition(".")
+    return ending == "jsonl" and (stem == split or stem.startswith(f"{split}-"))
 
 
 def parse_records(
@@ -208,6 +250,7 @@ def write_corpus(
     *,
     splits: Mapping[str, Iterable[Record]],
     about: Mapping[str, Any] | None = None,
+    shard_bytes: int | None = None,
 ) -> Corpus:
     """Write a corpus split by split; the card is written last, so an interrupted write leaves none.
 
@@ -216,6 +259,7 @@ def write_corpus(
         task: name of the task that the corpus is for
         splits: records of each split; the first record decides the columns
         about: facts for the card
+        shard_bytes: size from which on a split continues in another file; None for one file
 
     Raises:
         UserError: no record for training
@@ -227,24 +271,23 @@ def write_corpus(
     checksums: dict[str, str] = {}
     with ExitStack() as files:
         for split, records in splits.items():
-            path = folder / f"{split}.jsonl"
-            name, checksum = files.enter_context(atomic_write(path)), hashlib.sha256()
-            with name.open("wb") as file:
-                counts[split] = 0
-                for record in records:
-                    columns = columns or tuple(key for key in record if key != CONTINUES)
-                    values = _select_columns(record, columns)
-                    if LABEL in values:
-                        labels.add(values[LABEL])
-                    text = json.dumps(values, ensure_ascii=False)
-                    line = f"{text}\n".encode(errors="replace")
-                    file.write(line)
-                    checksum.update(line)
-                    counts[split] += 1
-            checksums[path.name] = checksum.hexdigest()
+            writer = SplitWriter(folder, split, shard_bytes, files)
+            counts[split] = 0
+            for record in records:
+                columns = columns or tuple(key for key in record if key != CONTINUES)
+                values = _select_columns(record, columns)
+                if LABEL in values:
+                    labels.add(values[LABEL])
+                text = json.dumps(values, ensure_ascii=False)
+                writer.write(f"{text}\n".encode(errors="replace"))
+                counts[split] += 1
+            checksums |= writer.close()
         if not counts.get("train"):
             raise UserError("an empty corpus: no record is left for training; add more text")
         (folder / CARD_FILE).unlink(missing_ok=True)  # an older card must not describe new files
+    for path in (path for split in counts for path in list_split_files(folder, split)):
+        if path.name not in checksums:  # of an older corpus
+            path.unlink()
     card: dict[str, Any] = {"task": task, "counts": counts}
     if LABEL in columns:
         card["labels"] = sorted(labels)

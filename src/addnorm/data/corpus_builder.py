@@ -18,7 +18,14 @@ from typing import Any
 from addnorm.core.errors import UserError
 from addnorm.core.files import remove_stale_files
 from addnorm.core.locks import LOCK_FILE
-from addnorm.data.corpus import CARD_FILE, SPLITS, Corpus, Record, write_corpus
+from addnorm.data.corpus import (
+    CARD_FILE,
+    SPLITS,
+    Corpus,
+    Record,
+    list_split_files,
+    write_corpus,
+)
 from addnorm.data.record_counts import RecordCounts
 from addnorm.data.splitting import HoldoutSize
 from addnorm.data.spools import DocumentSpool, HashSpool, Spool
@@ -37,6 +44,8 @@ class SplitPlan:
     """Seed of the split."""
     unique: bool = False
     """Whether to drop repeated records."""
+    shard_bytes: int | None = None
+    """Size from which on a split continues in another file; None for one file."""
     is_stream: bool = False
     """Whether records are pieces of documents: the end of the text is held out, not a sample."""
 
@@ -72,8 +81,8 @@ def check_output_folder(folder: str | Path, *, force: bool = False) -> None:
 def _has_foreign_files(folder: Path) -> bool:
     """Return whether a folder has files other than those of an interrupted `build_corpus`."""
     names = {path.name for path in folder.iterdir()} - {LOCK_FILE}
-    split_files = {f"{split}.jsonl" for split in SPLITS}
-    temporary = tuple(f".{name}." for name in (CARD_FILE, *split_files))
+    split_files = {path.name for split in SPLITS for path in list_split_files(folder, split)}
+    temporary = (f".{CARD_FILE}.", *(f".{split}{mark}" for split in SPLITS for mark in ".-"))
     leftovers = {name for name in names if name == SPOOL_FOLDER or name.startswith(temporary)}
     return bool(names - leftovers - (split_files if leftovers else set()))
 
@@ -133,9 +142,11 @@ def build_corpus(
             task,
             splits={split: spool.read(split) for split in splits},
             about={**about, "seed": plan.seed, "report": counts.to_dict()},
+            shard_bytes=plan.shard_bytes,
         )
         for split in set(SPLITS) - set(splits):  # of a replaced corpus
-            (folder / f"{split}.jsonl").unlink(missing_ok=True)
+            for path in list_split_files(folder, split):
+                path.unlink()
         return corpus
     finally:
         shutil.rmtree(spools, ignore_errors=True)

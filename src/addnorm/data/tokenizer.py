@@ -210,8 +210,7 @@ def _build_engine(kind: str) -> Engine:
 
 def _iter_training_texts(corpus: Corpus) -> Iterator[str]:
     """Yield training texts, evenly spread over a large corpus."""
-    size = corpus.path("train").stat().st_size
-    stride = max(1, size // MAX_TRAINING_CHARACTERS)
+    stride = max(1, corpus.size("train") // MAX_TRAINING_CHARACTERS)
     columns = [column for column in corpus.columns if column != LABEL]
     for number, record in enumerate(corpus.records("train")):
         if number % stride == 0:

@@ -14,6 +14,8 @@ one.
 4
 """
 
+from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any, NamedTuple
 
 import torch
@@ -23,7 +25,9 @@ from torch.autograd.function import once_differentiable
 
 from addnorm.core.errors import UserError
 from addnorm.kernels.cross_entropy_rows import cross_entropy_rows
+from addnorm.kernels.device_dtypes import autocast_dtype, has_autocast
 from addnorm.kernels.dry_run import is_dry_run
+from addnorm.kernels.host_copies import recall, to_device
 from addnorm.kernels.inputs import check_tensor, describe_value
 from addnorm.kernels.linear import linear
 
@@ -94,8 +98,8 @@ def linear_cross_entropy(
 ) -> LossSums:
     """Compute `cross_entropy(cap(h @ table.T + bias), targets)` chunk by chunk.
 
-    Ignored targets are left out before the first product. Under autocast the products are in its
-    dtype. The loss can be differentiated once.
+    Ignored targets are left out before the first product, where the host knows them. Under
+    autocast the products are in its dtype. The loss can be differentiated once.
 
     Args:
         h: (..., dim) input of the output layer
@@ -109,17 +113,19 @@ def linear_cross_entropy(
     _check(h, targets, smoothing, classes="dim")
     if h.shape[-1] != table.shape[-1]:
         raise UserError(f"table: expected {h.shape[-1]} features as in h, got {table.shape[-1]}")
-    h, targets = h.flatten(0, -2), targets.flatten()
-    counted = targets != ignore_index
-    count = counted.sum()
-    if not is_dry_run() and int(count) < len(targets):
-        h, targets = h[counted], targets[counted]
-    device, inputs = h.device.type, [each for each in (h, table, bias) if each is not None]
-    requires_grad = torch.is_grad_enabled() and any(each.requires_grad for each in inputs)
-    dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else h.dtype
-    options = _LossOptions(dtype, cap, smoothing, requires_grad)
-    with torch.autocast(device, enabled=False):
-        loss, nll, correct = _ChunkedCrossEntropy.apply(h, table, bias, targets, options)  # type: ignore[no-untyped-call]
+    device, inputs = h.device.type, (h, table, bias)
+    dtype = autocast_dtype(device) or h.dtype
+    needs_grad = [
+        torch.is_grad_enabled() and each is not None and each.requires_grad for each in inputs
+    ]
+    options = _LossOptions(ignore_index, dtype, cap, smoothing, needs_grad)
+    with torch.autocast(device, enabled=False) if has_autocast(device) else nullcontext():
+        if torch.compiler.is_compiling():
+            loss, nll, correct, count, *_ = torch.ops.addnorm.linear_cross_entropy(
+                h, table, bias, targets, *options
+            )
+        else:
+            loss, nll, correct, count = _ChunkedCrossEntropy.apply(h, table, bias, targets, options)  # type: ignore[no-untyped-call]
     return LossSums(loss, nll, correct, count)
 
 
@@ -129,11 +135,72 @@ def chunk_rows(classes: int, device: str) -> int:
 
 
 class _LossOptions(NamedTuple):
+    ignore_index: int
     dtype: torch.dtype
     """Dtype of the products."""
     cap: float | None
     smoothing: float
-    requires_grad: bool
+    needs_grad: list[bool]
+    """Whether h, table and bias need a gradient."""
+
+
+def _compute_chunks(
+    h: Tensor, table: Tensor, bias: Tensor | None, targets: Tensor, options: _LossOptions
+) -> tuple[Tensor, Tensor, Tensor, Tensor, list[Tensor | None]]:
+    """Return loss, nll, correct, count and the gradients of h, table and bias.
+
+    Ignored targets are left out where the host knows them; on another device, which it would have
+    to wait for, they run along and count as 0.
+    """
+    ignore_index, dtype, cap, smoothing, needs_grad = options
+    rows, flat = h.flatten(0, -2), targets.flatten()
+    counted = flat != ignore_index
+    count, index, valid = counted.sum(), None, None
+    host = None if is_dry_run() else recall(targets)
+    if host is not None:
+        known = (host.flatten() != ignore_index).nonzero().squeeze(1)
+        if len(known) < len(flat):
+            index = to_device(known, h.device)
+            rows, flat = rows.index_select(0, index), flat.index_select(0, index)
+    elif not is_dry_run():
+        flat, valid = flat.masked_fill(~counted, 0), counted
+    size, sum_dtype = (
+        chunk_rows(len(table), h.device.type),
+        torch.promote_types(dtype, torch.float32),
+    )
+    inputs, matrix = rows.to(dtype), table.to(dtype)
+    shift = None if bias is None else bias.to(dtype)
+    nll, smoothing_nll = (torch.zeros((), dtype=sum_dtype, device=h.device) for _ in range(2))
+    correct = torch.zeros((), dtype=torch.int64, device=h.device)
+    grads = [
+        torch.zeros_like(each, dtype=sum_dtype) if needed and each is not None else None
+        for each, needed in zip((rows, table, bias), needs_grad, strict=True)
+    ]
+    starts = range(0, len(rows), size)
+    for start in starts[:1] if is_dry_run() else starts:
+        chunk = inputs[start : start + size]
+        logits = linear(chunk, matrix, shift).to(sum_dtype)  # (tokens, classes)
+        cap_slope = None
+        if cap is not None:
+            logits = (logits / cap).tanh_()
+            cap_slope, logits = 1 - logits.square(), logits.mul_(cap)
+        losses = cross_entropy_rows(
+            logits,
+            flat[start : start + size],
+            smoothing=smoothing,
+            requires_grad=any(needs_grad),
+            valid=None if valid is None else valid[start : start + size],
+        )
+        nll += losses.nll
+        smoothing_nll += losses.smoothing_nll
+        correct += losses.correct
+        if losses.grad is not None:
+            grad = losses.grad if cap_slope is None else losses.grad.mul_(cap_slope)
+            _add_gradients(grads, grad, chunk, matrix, start)
+    if grads[0] is not None and index is not None:
+        grads[0] = grads[0].new_zeros(counted.numel(), h.shape[-1]).index_copy_(0, index, grads[0])
+    loss = (1 - smoothing) * nll + smoothing * smoothing_nll if smoothing else nll.clone()
+    return loss, nll, correct, count, grads
 
 
 class _ChunkedCrossEntropy(torch.autograd.Function):
@@ -147,55 +214,80 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         bias: Tensor | None,
         targets: Tensor,
         options: _LossOptions,
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        classes, (dtype, cap, smoothing, requires_grad) = len(table), options
-        size = chunk_rows(classes, h.device.type)
-        inputs, matrix = h.to(dtype), table.to(dtype)
-        shift = None if bias is None else bias.to(dtype)
-        sum_dtype = torch.promote_types(dtype, torch.float32)
-        nll, smoothing_nll = (torch.zeros((), dtype=sum_dtype, device=h.device) for _ in range(2))
-        correct = torch.zeros((), dtype=torch.int64, device=h.device)
-        grads = [
-            torch.zeros_like(each, dtype=sum_dtype)
-            if requires_grad and needed and each is not None
-            else None
-            for each, needed in zip((h, table, bias), ctx.needs_input_grad[:3], strict=True)
-        ]
-        starts = range(0, len(h), size)
-        for start in starts[:1] if is_dry_run() else starts:
-            chunk = inputs[start : start + size]
-            logits = linear(chunk, matrix, shift).to(sum_dtype)  # (tokens, classes)
-            cap_slope = None
-            if cap is not None:
-                logits = (logits / cap).tanh_()
-                cap_slope, logits = 1 - logits.square(), logits.mul_(cap)
-            losses = cross_entropy_rows(
-                logits,
-                targets[start : start + size],
-                smoothing=smoothing,
-                requires_grad=requires_grad,
-            )
-            nll += losses.nll
-            smoothing_nll += losses.smoothing_nll
-            correct += losses.correct
-            if losses.grad is not None:
-                grad = losses.grad if cap_slope is None else losses.grad.mul_(cap_slope)
-                _add_gradients(grads, grad, chunk, matrix, start)
-        ctx.save_for_backward(*grads)
-        ctx.dtypes = [None if each is None else each.dtype for each in (h, table, bias)]
-        ctx.mark_non_differentiable(nll, correct)
-        loss = (1 - smoothing) * nll + smoothing * smoothing_nll if smoothing else nll.clone()
-        return loss, nll, correct
+    ) -> tuple[Tensor, ...]:
+        *sums, grads = _compute_chunks(h, table, bias, targets, options)
+        _save_gradients(ctx, (h, table, bias), grads)
+        ctx.mark_non_differentiable(*sums[1:])
+        return tuple(sums)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad_output: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
-        saved = zip(ctx.saved_tensors, ctx.dtypes, ctx.needs_input_grad[:3], strict=True)
-        return (
-            *((grad * grad_output).to(dtype) if needed else None for grad, dtype, needed in saved),
-            None,
-            None,
-        )
+        return (*_scale_gradients(ctx, grad_output), None, None)
+
+
+def _save_gradients(
+    ctx: Any, inputs: tuple[Tensor | None, ...], grads: Sequence[Tensor | None]
+) -> None:
+    ctx.save_for_backward(*grads)
+    ctx.likes = [None if each is None else (each.dtype, each.shape) for each in inputs]
+
+
+def _scale_gradients(ctx: Any, grad_output: Tensor) -> list[Tensor | None]:
+    """Return the saved gradients of h, table and bias, times that of the loss."""
+    saved = zip(ctx.saved_tensors, ctx.likes, ctx.needs_input_grad[:3], strict=True)
+    return [
+        (grad * grad_output).to(like[0]).view(like[1]) if needed else None
+        for grad, like, needed in saved
+    ]
+
+
+# torch.compile cannot trace the loop over chunks, whose number depends on the number of tokens.
+@torch.library.custom_op("addnorm::linear_cross_entropy", mutates_args=())
+def _linear_cross_entropy(
+    h: Tensor,
+    table: Tensor,
+    bias: Tensor | None,
+    targets: Tensor,
+    ignore_index: int,
+    dtype: torch.dtype,
+    cap: float | None,
+    smoothing: float,
+    needs_grad: list[bool],
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    options = _LossOptions(ignore_index, dtype, cap, smoothing, needs_grad)
+    loss, nll, correct, count, grads = _compute_chunks(h, table, bias, targets, options)
+    first, second, third = (h.new_empty(0) if each is None else each for each in grads)
+    return loss, nll, correct, count, first, second, third
+
+
+@_linear_cross_entropy.register_fake
+def _(h: Tensor, table: Tensor, bias: Tensor | None, *rest: Any) -> tuple[Tensor, ...]:
+    _, _, dtype, _, _, needs_grad = rest
+    sum_dtype = torch.promote_types(dtype, torch.float32)
+    sums = [h.new_empty((), dtype=each) for each in (sum_dtype, sum_dtype, *[torch.int64] * 2)]
+    shapes = (
+        (h.numel() // h.shape[-1], h.shape[-1]),
+        table.shape,
+        None if bias is None else bias.shape,
+    )
+    grads = [
+        h.new_empty(shape, dtype=sum_dtype) if needed and shape is not None else h.new_empty(0)
+        for shape, needed in zip(shapes, needs_grad, strict=True)
+    ]
+    return (*sums, *grads)
+
+
+def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    ctx.mark_non_differentiable(*output[1:])
+    _save_gradients(ctx, inputs[:3], output[4:])
+
+
+def _op_backward(ctx: Any, grad_output: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
+    return (*_scale_gradients(ctx, grad_output), *[None] * 6)
+
+
+_linear_cross_entropy.register_autograd(_op_backward, setup_context=_setup_context)
 
 
 def _add_gradients(

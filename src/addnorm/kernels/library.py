@@ -173,15 +173,20 @@ def can_use_native(min_features: int, x: Tensor, *others: Tensor | None) -> bool
         return False
     if torch.compiler.is_compiling():
         return True
-    if (
-        torch._C._get_tracing_state() is not None
-        or forward_ad._current_level >= 0
-        or torch._C._len_torch_function_stack()
-        or torch._C._len_torch_dispatch_stack()
-        or torch._C._functorch.maybe_current_level() is not None
-    ):
+    if is_recording():
         return False
     return all(each is None or _has_plain_storage(each) for each in (x, *others))
+
+
+def is_recording() -> bool:
+    """Return whether traces, modes, vmap or forward-mode differentiation watch the operations."""
+    return (
+        torch._C._get_tracing_state() is not None
+        or forward_ad._current_level >= 0
+        or bool(torch._C._len_torch_function_stack())
+        or bool(torch._C._len_torch_dispatch_stack())
+        or torch._C._functorch.maybe_current_level() is not None
+    )
 
 
 def _has_plain_storage(tensor: Tensor) -> bool:

@@ -25,9 +25,11 @@ def give_advice(plan: Any, limit: int) -> tuple[str, ...]:
         sentences.append("Set recompute=true: then it fits.")
     sharded = plan.parallel == "fsdp"
     if plan.state_bytes_per_device > limit:
-        states = f"Weights, gradients and optimizer alone need {_gb(plan.state_bytes_per_device)}"
-        more = "use more devices" if sharded else "shard them with parallel=fsdp"
-        sentences.append(f"{states} of {_gb(limit)} per device: {more}.")
+        needed = f"{format_bytes(plan.state_bytes_per_device)} of {format_bytes(limit)}"
+        more = "use more devices" if sharded else "shard them over devices with fsdp"
+        sentences.append(
+            f"Weights, gradients and optimizer alone need {needed} per device: {more}."
+        )
     else:
         for again in (plan.recompute, True) if not plan.recompute else (True,):
             most = _largest_batch(plan, limit, recompute=again)
@@ -37,7 +39,7 @@ def give_advice(plan: Any, limit: int) -> tuple[str, ...]:
         if not sentences:
             sentences.append(_describe_length(plan, limit))
         if not sharded and plan.devices > 1:
-            sentences.append("parallel=fsdp would shard weights, gradients and optimizer.")
+            sentences.append("fsdp would shard weights, gradients and optimizer.")
     return tuple(sentences)
 
 
@@ -62,5 +64,13 @@ def _describe_length(plan: Any, limit: int) -> str:
     )
 
 
-def _gb(size: int) -> str:
-    return f"{size / 1e9:.1f} GB"
+def format_bytes(size: float) -> str:
+    """Return a number of bytes with its unit.
+
+    >>> format_bytes(80e9), format_bytes(1_234_567), format_bytes(12)
+    ('80.00 GB', '1.23 MB', '12 bytes')
+    """
+    for unit, factor in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if size >= factor:
+            return f"{size / factor:.2f} {unit}"
+    return f"{size:.0f} bytes"

@@ -13,6 +13,7 @@ EFFICIENCY = 0.4
 """Assumed share of the peak arithmetic that a training step reaches."""
 DEVICES_PER_HOST = 8
 """Assumed number of devices that a fast link connects; larger groups use the network."""
+MAX_DEVICES = 1_000_000
 GB, TFLOPS = 10**9, 10**12
 
 
@@ -44,8 +45,16 @@ def _device(
 
 
 # name, memory in GB, TFLOPS in bfloat16 and float32, GB/s of link and network.
-# Only the row of the H100 was compared with a second source.
-# The network is that of the vendor's system (DGX: one adapter per device), or 100 Gb/s Ethernet.
+# The network is that of the vendor's system (DGX: one adapter per device), or 100 Gb/s Ethernet: an
+# assumption, not a number of the data sheet. The other numbers agree with a second source:
+#   v100, l4        table in github.com/winston-zhang-orz/gpu-specs (SXM2); link not compared
+#   a100, -40gb     glennklockwood.com/garden/processors/A100, with 300 + 300 GB/s of NVLink
+#   h100, h200      table in github.com/astroC86/gpu-datasheet, half of its rates, which are sparse;
+#                   float32 and link of the h200 not compared
+#   l40s            mullet.se, product 355414
+#   rtx4090         165.2 and 82.6 TFLOPS in tables of peaks of several training programs
+#   mi300x          1307.4 TFLOPS in the same; 7 links of 128 GB/s, emergentmind.com/topics/
+#                   amd-mi300x-gpu; float32 not compared
 DEVICES: dict[str, Device] = {
     device.name: device
     for device in (
@@ -70,8 +79,11 @@ def parse_devices(text: str) -> tuple[int, Device]:
     (64, 80000000000)
     """
     match = re.fullmatch(r"(?:(\d+)\s*x\s*)?([\w.-]+)", str(text).strip().lower())
-    if match is None or (match[1] is not None and int(match[1]) < 1):
-        raise UserError(f"devices: expected a number and a device such as 64xh100, got {text!r}")
+    if match is None or not 1 <= int(match[1] or 1) <= MAX_DEVICES:
+        raise UserError(
+            f"devices: expected a number up to {MAX_DEVICES:,} and a device such as 64xh100, "
+            f"got {text!r}"
+        )
     if match[2] not in DEVICES:
         raise UserError(f"devices: {unknown_name_message('device', match[2], DEVICES)}")
     return int(match[1] or 1), DEVICES[match[2]]

@@ -1,6 +1,6 @@
 """Plan of a training run: memory, FLOPs, communication and time of a step, before it is run."""
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
 import torch
@@ -118,14 +118,21 @@ def plan(
     config = _make_config(model, overrides)
     size, length = parse_batch(batch, config)
     count, device = parse_devices(devices)
+    if config.experts is not None:
+        raise UserError(
+            f"experts: expected None, got {config.experts}; the work of a mixture depends on its "
+            "routes, which a plan does not know"
+        )
     if dtype not in DTYPES:
         raise UserError(f"dtype: expected float32 or bfloat16, got {dtype!r}")
     if parallel not in ("none", "ddp", "fsdp"):
         raise UserError(f"parallel: expected none, ddp or fsdp, got {parallel!r}")
     if parallel == "none" and count > 1:
         raise UserError(
-            f"parallel: expected ddp or fsdp for {count} devices, got none; add parallel=ddp"
+            f"parallel: expected ddp or fsdp for {count} devices, got none; choose one, or 1 device"
         )
+    if not isinstance(recompute, bool):
+        raise UserError(f"recompute: expected true or false, got {recompute!r}")
     states = measure_states(build(config, device="meta"), dtype=DTYPES[dtype], optimizer=optimizer)
     traces = {
         again: trace_depth(config, batch=size, length=length, dtype=DTYPES[dtype], recompute=again)
@@ -181,11 +188,7 @@ def plan(
         tokens_per_second=count * size * length / max(compute, waiting),
         fits=peaks[recompute] <= limit,
     )
-    return _with_advice(result, limit)
-
-
-def _with_advice(result: TrainingPlan, limit: int) -> TrainingPlan:
-    return TrainingPlan(**vars(result) | {"advice": give_advice(result, limit)})
+    return replace(result, advice=give_advice(result, limit))
 
 
 def _make_config(model: Any, overrides: dict[str, Any]) -> Config:

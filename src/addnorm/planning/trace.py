@@ -7,6 +7,8 @@ layers count, and recomputation shows.
 
 import gc
 import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -98,14 +100,32 @@ def trace_step(
     with mode, dry_run():
         inputs, targets = _make_inputs(config, batch, length, dtype)
         with counter, tracker:
-            sums = model.loss(targets, *inputs)
-            loss = sums.loss / sums.num_targets
-            del sums
+            loss = _compute_loss(model, inputs, targets)
             activation_bytes = tracker.live
             tracker.collects = recompute
-            loss.backward()
+            with _young_objects_only() if recompute else nullcontext():
+                loss.backward()
     flops = counter.get_total_flops() + _repeated_flops(config, batch * length)
     return StepTrace(activation_bytes, tracker.peak, flops)
+
+
+@contextmanager
+def _young_objects_only() -> Iterator[None]:
+    """Let the garbage collector look at objects of the block only: the others may be millions."""
+    gc.collect()
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
+
+
+def _compute_loss(model: Model, inputs: tuple[Any, ...], targets: Tensor) -> Tensor:
+    if model.returns_hidden_states:  # an encoder without a head, such as the preset bert
+        output: Tensor = model(*inputs)
+        return output.sum()
+    sums = model.loss(targets, *inputs)
+    return sums.loss / sums.num_targets
 
 
 def _remove_values(model: nn.Module, mode: FakeTensorMode, dtype: torch.dtype) -> None:

@@ -41,8 +41,10 @@ def check_kernels(device: torch.device) -> str:
             expected = _model_gradients(torch.device("cpu"), dtype)
         for level in levels:
             with use_level(level):
-                difference = _difference(_model_gradients(torch.device("cpu"), dtype), expected)
-            _require(difference, bound, f"{level}, {str(dtype).removeprefix('torch.')}")
+                difference = relative_difference(
+                    _model_gradients(torch.device("cpu"), dtype), expected
+                )
+            require_bound(difference, bound, f"{level}, {str(dtype).removeprefix('torch.')}")
             worst = max(worst, difference) if dtype == torch.float32 else worst
     return f"{', '.join(levels)}: largest relative difference {worst:.1e}"
 
@@ -53,8 +55,8 @@ def check_wirings(device: torch.device) -> str:
     for name in names:
         expected = _stack_gradients(name, torch.device("cpu"), torch.float64)
         found = _stack_gradients(name, device, torch.float32)
-        difference = _difference(found, expected)
-        _require(difference, FLOAT32_BOUND, name)
+        difference = relative_difference(found, expected)
+        require_bound(difference, FLOAT32_BOUND, name)
         worst = max(worst, difference)
     return f"{len(names)} wirings, largest relative difference {worst:.1e}"
 
@@ -147,7 +149,7 @@ def _stack_gradients(wiring: str, device: torch.device, dtype: torch.dtype) -> l
     return [y.detach(), x.grad]
 
 
-def _difference(found: list[Tensor], expected: list[Tensor]) -> float:
+def relative_difference(found: list[Tensor], expected: list[Tensor]) -> float:
     """Return the largest difference, relative to the largest value of all tensors.
 
     Not of each tensor: some gradients are zero but for rounding, such as those of key biases.
@@ -159,8 +161,9 @@ def _difference(found: list[Tensor], expected: list[Tensor]) -> float:
     return max(float((one - other).abs().max()) for one, other in pairs) / largest
 
 
-def _require(difference: float, bound: float, what: str) -> None:
-    if not difference <= bound:  # also for NaN
+def require_bound(difference: float, bound: float, what: str) -> None:
+    """Raise CheckFailure if a difference is larger than its bound, or NaN."""
+    if not difference <= bound:
         raise CheckFailure(
             f"{what}: relative difference {difference:.1e}, expected at most {bound}"
         )

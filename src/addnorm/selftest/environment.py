@@ -11,7 +11,7 @@ from addnorm.kernels.library import get_availability
 
 OPTIONAL_PACKAGES = (
     *("transformers", "scikit-learn", "pandas", "pyarrow", "ray", "onnx", "onnxruntime"),
-    *("ctranslate2", "lightning", "accelerate", "peft"),
+    *("ctranslate2", "lightning", "accelerate", "peft", "liger-kernel", "triton"),
 )
 
 

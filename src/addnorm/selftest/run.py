@@ -10,6 +10,7 @@ import torch
 from addnorm.core.errors import UserError
 from addnorm.selftest import checks
 from addnorm.selftest.checks import CheckFailure
+from addnorm.selftest.gpu_checks import GPU_CHECKS
 
 CHECKS: dict[str, Callable[[torch.device], str]] = {
     "kernels": checks.check_kernels,
@@ -32,13 +33,13 @@ class CheckResult:
 
 
 def run_checks(device: str = "cpu") -> Iterator[CheckResult]:
-    """Yield the result of each check on a device.
+    """Yield the result of each check on a device; a device other than the CPU has more of them.
 
     Raises:
         UserError: there is no such device
     """
-    place = _parse_device(device)
-    for name, check in CHECKS.items():
+    place = find_device(device)
+    for name, check in (CHECKS if place.type == "cpu" else CHECKS | GPU_CHECKS).items():
         start = time.perf_counter()
         try:
             with torch.random.fork_rng():
@@ -51,13 +52,31 @@ def run_checks(device: str = "cpu") -> Iterator[CheckResult]:
         yield CheckResult(name, outcome, detail, time.perf_counter() - start)
 
 
-def _parse_device(device: str) -> torch.device:
+def find_device(device: str) -> torch.device:
+    """Return the device of this machine that has a name.
+
+    Raises:
+        UserError: there is no such device
+    """
+    present = ", ".join(_list_devices())
     try:
         place = torch.device(device)
+    except RuntimeError:
+        raise UserError(
+            f"device: expected one of this machine ({present}), got {device!r}"
+        ) from None
+    if place.type == "meta":
+        raise UserError("device: expected one with values, such as cpu or cuda, got 'meta'")
+    try:
         torch.zeros(1, device=place)
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         reason = str(error).partition("\n")[0]
         raise UserError(
-            f"device: expected one of this machine, such as cpu or cuda, got {device!r} ({reason})"
+            f"device: expected one of this machine ({present}), got {device!r} ({reason})"
         ) from None
     return place
+
+
+def _list_devices() -> list[str]:
+    gpus = [f"cuda:{index}" for index in range(torch.cuda.device_count())]
+    return ["cpu", *gpus, *(["mps"] if torch.backends.mps.is_available() else [])]

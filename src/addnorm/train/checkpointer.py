@@ -1,8 +1,9 @@
 """Checkpoints and rows of a run: saving, resuming, rewinding.
 
 A checkpoint holds everything that the next step depends on: weights, optimizer state, moving
-average, and the `TrainState`. FSDP shards are gathered into whole tensors when a checkpoint is
-captured and split again when it is restored, so a run may be resumed with another number of
+average, and the `TrainState`. With `checkpoints=full` the main process writes whole tensors: shards
+are gathered when a checkpoint is captured and split again when it is restored. With
+`checkpoints=sharded` each process writes what it holds. Both can be resumed with another number of
 processes.
 
 Two ways back:
@@ -13,6 +14,8 @@ Two ways back:
   the same step in both.
 """
 
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from addnorm.core.errors import UserError
@@ -24,6 +27,7 @@ from addnorm.train.callbacks import TrainCallback
 from addnorm.train.checkpoint import Checkpoint, Tensors
 from addnorm.train.distributed import full_tensor
 from addnorm.train.session import Session
+from addnorm.train.sharding.checkpoint_shards import read_shards
 from addnorm.train.train_state import TrainState
 
 KEY_SEPARATOR = "|"
@@ -66,14 +70,18 @@ class Checkpointer:
 
     def save(self, state: TrainState) -> None:
         """Write a checkpoint, then delete those that are no longer needed."""
-        checkpoint = capture_state(self.session, state)
-        if self.session.world.is_main:
-            if state.rows:
-                fsync_path(self.rows.path)  # a checkpoint must not outlive the rows that it marks
+        session, world = self.session, self.session.world
+        if world.is_main and state.rows:
+            fsync_path(self.rows.path)  # a checkpoint must not outlive the rows that it marks
+        checkpoint = capture_state(session, state)
+        if session.recipe.checkpoints == "sharded":
+            checkpoints.save_shards(self.checkpoint_folder, checkpoint, world)
+        elif world.is_main:
             checkpoints.save(self.checkpoint_folder, checkpoint)
+        if world.is_main:
             self._prune(state)
         self.last_saved_step = state.step
-        self.session.world.barrier()
+        world.barrier()
 
     def append_rows(self, state: TrainState, rows: list[Row]) -> None:
         """Append rows to `rows.jsonl`, and mark the new end of the file in the state."""
@@ -101,12 +109,11 @@ class Checkpointer:
         step = world.broadcast(self._find_newest_step(every) if world.is_main else 0)
         if step < 0:
             return TrainState()
+        if checkpoints.has_shards(self.checkpoint_folder, step):
+            return restore_shards(session, self.checkpoint_folder, step)
         checkpoint = checkpoints.load(self.checkpoint_folder, step)
         if checkpoint is None:
-            raise UserError(
-                f"the checkpoint of step {step} in {self.checkpoint_folder} changed while it was "
-                "read; rerun the same command"
-            )
+            raise _changed_checkpoint(self.checkpoint_folder, step)
         return restore_state(session, checkpoint)
 
     def _find_newest_step(self, every: int) -> int:
@@ -114,35 +121,32 @@ class Checkpointer:
         for step in checkpoints.list_steps(self.checkpoint_folder):
             if step % every:
                 continue
-            if checkpoints.load(self.checkpoint_folder, step) is not None:
+            if checkpoints.is_valid(self.checkpoint_folder, step):
                 return step
             self.callback.on_message(f"ignoring the damaged checkpoint of step {step}")
         return -1
 
 
 def capture_state(session: Session, state: TrainState) -> Checkpoint:
-    """Return a checkpoint of the session. Gathers shards, so all processes must call it."""
+    """Return a checkpoint of the session. May gather shards, so all processes must call it."""
     # Imported here and below because it takes a second, also in commands that do not train.
     import torch.distributed.checkpoint.state_dict as state_dicts
 
-    # Whole tensors on the CPU, in the main process only.
-    options = state_dicts.StateDictOptions(full_state_dict=True, cpu_offload=True)
+    # Whole tensors on the CPU, in the main process only; or what each process holds.
+    is_full = session.recipe.checkpoints == "full"
+    options = state_dicts.StateDictOptions(full_state_dict=is_full, cpu_offload=is_full)
     optimizer: Tensors = {}
     if session.optimizer.has_state:
         optimizer_state = state_dicts.get_optimizer_state_dict(
             session.model, session.optimizer.optimizers, options=options
         )
-        states: dict[str, Any] = optimizer_state.get("state", {})  # type: ignore[assignment]
-        optimizer = {
-            f"{weight}{KEY_SEPARATOR}{name}": value
-            for weight, values in states.items()
-            for name, value in values.items()
-        }
+        optimizer = _flatten_states(optimizer_state)
     model: dict[str, Any] = state_dicts.get_model_state_dict(session.model, options=options)
     tensors: dict[str, Tensors] = {"model": model, "optimizer": optimizer}
     if session.ema is not None:
         tensors["average"] = {
-            name: full_tensor(value) for name, value in session.ema.values.items()
+            name: full_tensor(value) if is_full else value
+            for name, value in session.ema.values.items()
         }
     data = {
         "progress": state.to_dict(),
@@ -151,6 +155,15 @@ def capture_state(session: Session, state: TrainState) -> Checkpoint:
         "corpus": session.corpus.digest,
     }
     return Checkpoint(state.step, tensors, data)
+
+
+def _flatten_states(optimizer_state: Mapping[str, Any]) -> Tensors:
+    """Return the tensors of an optimizer's state dictionary, by parameter and state name."""
+    return {
+        f"{weight}{KEY_SEPARATOR}{name}": value
+        for weight, values in optimizer_state.get("state", {}).items()
+        for name, value in values.items()
+    }
 
 
 def restore_state(session: Session, checkpoint: Checkpoint) -> TrainState:
@@ -180,3 +193,36 @@ def restore_state(session: Session, checkpoint: Checkpoint) -> TrainState:
     if session.ema is not None:
         session.ema.load(checkpoint.tensors["average"])
     return TrainState.from_dict(checkpoint.state["progress"])
+
+
+def restore_shards(session: Session, folder: Path, step: int) -> TrainState:
+    """Load a sharded checkpoint as `restore_state` does; each process reads only what it needs."""
+    import torch.distributed.checkpoint.state_dict as state_dicts
+
+    world, path = session.world, folder / f"step-{step}"
+    state = checkpoints.read_state(folder, step)
+    if state is None:
+        raise _changed_checkpoint(folder, step)
+    weights: dict[str, Any] = state_dicts.get_model_state_dict(session.model)
+    read_shards(path / "model", weights, world)
+    state_dicts.set_model_state_dict(session.model, weights)
+    if any((path / "optimizer").iterdir()):
+        # Of a new optimizer, torch makes the state that it would have after a step.
+        optimizers = session.optimizer.optimizers
+        optimizer_state = state_dicts.get_optimizer_state_dict(session.model, optimizers)
+        read_shards(path / "optimizer", _flatten_states(optimizer_state), world)
+        state_dicts.set_optimizer_state_dict(
+            session.model, optimizers, optim_state_dict=optimizer_state
+        )
+    else:
+        session.optimizer.clear_state()
+    if session.ema is not None:
+        read_shards(path / "average", session.ema.values, world)
+    return TrainState.from_dict(state["progress"])
+
+
+def _changed_checkpoint(folder: Path, step: int) -> UserError:
+    return UserError(
+        f"the checkpoint of step {step} in {folder} changed while it was read; rerun the same "
+        "command"
+    )

@@ -110,7 +110,10 @@ class Recipe(BaseModel):
     """Decay of a moving average of the weights, which is then evaluated; 0 disables it."""
 
     dtype: Literal["float32", "bfloat16"] = "float32"
-    """bfloat16 computes under autocast; weights stay float32."""
+    """Dtype of the arithmetic; bfloat16 computes under autocast."""
+    master_weights: bool = True
+    """Whether weights and optimizer state stay float32 with dtype=bfloat16; False halves their
+    memory and loses small updates."""
     stream: Literal["float32", "bfloat16"] = "float32"
     """Dtype of the residual stream; bfloat16 halves memory and loses precision in deep stacks."""
     compile: bool = False
@@ -121,6 +124,8 @@ class Recipe(BaseModel):
     """Device; auto takes CUDA, then MPS, then the CPU."""
     parallel: Literal["ddp", "fsdp"] = "ddp"
     """Multi-process strategy: replicas of the model (ddp) or shards of it (fsdp)."""
+    tensor_parallel: PositiveInt = 1
+    """Processes that share the heads and feed-forward features of a replica of the model."""
 
     log_every: PositiveInt = 10
     """Updates between rows of loss, learning rate and throughput, for the first 20,000 rows; then
@@ -132,6 +137,8 @@ class Recipe(BaseModel):
     """Updates between validations; 0 disables them."""
     save_every: PositiveInt = 500
     """Updates between checkpoints."""
+    checkpoints: Literal["full", "sharded"] = "full"
+    """Tensors of a checkpoint: whole, written by the first process, or what each process holds."""
     keep: Annotated[int, Field(ge=2, le=MAX_COUNT, strict=True)] = 2
     """Newest checkpoints to keep, beside the best one."""
     patience: NonNegativeInt = 0
@@ -216,10 +223,19 @@ class Recipe(BaseModel):
                 f"dtype: expected {self.stream}, as stream, got {self.dtype}; the stream cannot be "
                 "less precise than the sub-layers that add to it"
             )
+        if not self.master_weights and self.dtype == "float32":
+            raise ValueError(
+                "master_weights: expected True with dtype=float32, got False; set dtype=bfloat16"
+            )
         if self.qk_clip is not None and (self.compile or self.parallel == "fsdp"):
             raise ValueError(
                 "qk_clip: expected compile=False and parallel=ddp, because it reads the logits of "
                 "every forward pass and changes whole matrices"
+            )
+        if self.tensor_parallel > 1 and (self.compile or self.monitor_every or self.qk_clip):
+            raise ValueError(
+                "tensor_parallel: expected compile=False, monitor_every=0 and no qk_clip beside "
+                "it, because a process has only some of the heads"
             )
         if self.patience and not self.valid_every:
             raise ValueError(

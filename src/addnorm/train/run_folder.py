@@ -30,7 +30,15 @@ START = ".start"
 MARK = "rows"
 """Key of `arrangement.json`: length and checksum of `rows.jsonl` when the run last stopped."""
 
-EXECUTION_KEYS = ("device", "parallel", "keep", "log_every", "tensorboard")
+EXECUTION_KEYS = (
+    "device",
+    "parallel",
+    "tensor_parallel",
+    "checkpoints",
+    "keep",
+    "log_every",
+    "tensorboard",
+)
 """Recipe keys that may change when a run is resumed, because the weights do not depend on them."""
 
 

@@ -19,7 +19,7 @@ from addnorm.tasks import Objective, TextTask
 from addnorm.tasks.base import Masks
 from addnorm.train import checkpoint as checkpoints
 from addnorm.train import run_folder as files
-from addnorm.train.distributed import World, apply_fsdp, wrap_ddp
+from addnorm.train.distributed import World, wrap_ddp
 from addnorm.train.ema import EMA
 from addnorm.train.environment import collect_versions
 from addnorm.train.optimizers.base import Optimizer, make_optimizer
@@ -27,6 +27,8 @@ from addnorm.train.optimizers.qk_clip import QKClip
 from addnorm.train.recipe import Recipe
 from addnorm.train.schedules.base import Schedule, recommended_schedule
 from addnorm.train.schedules.base import registry as schedules
+from addnorm.train.sharding.fsdp import apply_fsdp
+from addnorm.train.sharding.tensor_parallel import apply_tensor_parallel
 
 
 @dataclass
@@ -61,7 +63,10 @@ class Session:
         is_recommended = self.recipe.schedule == str(
             schedules.resolve(recommended_schedule(*wirings))
         )
-        processes = f", {self.world.size} processes ({self.recipe.parallel})"
+        strategy: list[str] = [self.recipe.parallel] if self.world.replicas > 1 else []
+        if self.world.tensor_parallel > 1:
+            strategy.append(f"tensor_parallel={self.world.tensor_parallel}")
+        processes = f", {self.world.size} processes ({', '.join(strategy)})"
         return {
             "model": self.model,
             "parameters": sum(weight.numel() for weight in self.model.parameters()),
@@ -92,12 +97,19 @@ def build_session(
         UserError: the recipe, the corpus or the folder cannot be used
     """
     task = recipe.make_task()
+    if world.replicas > 1 and world.tensor_parallel > 1 and recipe.parallel == "ddp":
+        raise UserError(
+            f"parallel: expected fsdp, because tensor_parallel={world.tensor_parallel} leaves "
+            f"{world.replicas} replicas on {world.size} processes, got ddp, which cannot average "
+            "split gradients"
+        )
     # A model without storage rejects invalid configs before the corpus is read.
     classes = 2 if task.predicts_label else None
     build(recipe.build_config(vocab=1000, classes=classes), device="meta")
     corpus = task.open_corpus(recipe.data)
     task.check_corpus(corpus)
     corpus.verify()
+    world.check_equal({"checksum of data": corpus.digest})
     world.run_on_main(lambda: _prepare_folder(recipe, folder, corpus, on_message))
     tokenizer = Tokenizer.load(folder / files.TOKENIZER)
     world.run_on_main(lambda: _check_checkpoint(folder, corpus, tokenizer))
@@ -121,6 +133,8 @@ def build_session(
         if recipe.start is None
         else _load_start(recipe, folder, tokenizer)
     ).to(world.device)
+    if not recipe.master_weights:
+        model = model.to(torch.bfloat16)
     facts = _collect_facts(recipe, corpus, tokenizer, model)
     for stack in model.stacks:
         stack.recompute, stack.packed = recipe.recompute, True
@@ -129,15 +143,18 @@ def build_session(
         model, task, smoothing=recipe.label_smoothing or 0.0, z_loss=recipe.z_loss
     )
     qk_clip = _attach_qk_clip(model, recipe.qk_clip)
-    if world.size > 1 and recipe.parallel == "fsdp":
+    if world.tensor_parallel > 1:
+        apply_tensor_parallel(model, world)
+    if world.replicas > 1 and recipe.parallel == "fsdp":
         apply_fsdp(model, world)
     optimizer = make_optimizer(
         recipe.optimizer, model, lr=recipe.lr, weight_decay=recipe.weight_decay
     )
     ema = EMA(model, recipe.ema) if recipe.ema else None
     if recipe.compile:
-        objective.compile(dynamic=True)
-    if world.size > 1 and recipe.parallel == "ddp":
+        # Hooks of FSDP break the graph; without them one graph serves all batches.
+        objective.compile(dynamic=True, fullgraph=recipe.parallel != "fsdp")
+    if world.replicas > 1 and recipe.parallel == "ddp":
         objective = wrap_ddp(objective, world)
     schedule = schedules.make(recipe.schedule)
     return Session(

@@ -21,6 +21,11 @@ the step number:
 
 Steps after the last complete checkpoint are repeated and give the same result.
 
+Waiting. On a GPU, with `on_spike=log`, the loss of a step is read when it is needed: when the step
+is logged, measured, validated or saved, and after `MAX_PENDING` steps at the latest. Until then the
+host prepares the next steps. If a loss turns out not to be finite, the device has left the weights
+as they were before that step (`Optimizer.step`), so that the same is reported as on a CPU.
+
 Spikes. `recipe.on_spike` decides what happens when the loss jumps. `log` writes a row and performs
 the update. `skip` discards the update. `rewind` restores the last regular checkpoint but keeps the
 position in the data, so that training continues with later batches. A loss that is not finite ends
@@ -31,14 +36,16 @@ row, or as many rewinds, the run ends as diverged.
 import math
 from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from addnorm.core.errors import UserError
 from addnorm.core.interrupts import StopFlag, graceful_shutdown
-from addnorm.core.locks import folder_lock
+from addnorm.core.locks import LOCK_FILE, folder_lock
 from addnorm.core.rows import Row, thinned_interval
 from addnorm.data.batches import Batch, BatchIterator, DataPosition
 from addnorm.measure import Monitor, SpikeDetector
@@ -46,16 +53,20 @@ from addnorm.train import checkpoint as checkpoints
 from addnorm.train import run_folder as files
 from addnorm.train.callbacks import TrainCallback
 from addnorm.train.checkpointer import Checkpointer
-from addnorm.train.distributed import full_tensor, init_distributed
-from addnorm.train.gradients import forward_backward, locate_nonfinite
+from addnorm.train.distributed import init_distributed
+from addnorm.train.environment import collect_versions
+from addnorm.train.gradients import StepMetrics, forward_backward, locate_nonfinite
 from addnorm.train.recipe import Recipe
 from addnorm.train.session import Session, build_session
+from addnorm.train.sharding.tensor_parallel import clip_gradients
 from addnorm.train.train_state import Outcome, Throughput, TrainState
 from addnorm.train.validation import validate
 
 MAX_SPIKES = 20
 """Skipped updates in a row, or rewinds in a run, after which the run ends as diverged."""
 
+MAX_PENDING = 16
+"""Steps whose loss the host has not read, at most."""
 
 MAX_DENSE_LOGS = 20_000
 """Logged steps that are `log_every` apart; later ones are further apart, see `thinned_interval`."""
@@ -85,8 +96,12 @@ def train(
         UserError: the recipe, the corpus or the folder cannot be used
     """
     folder = Path(folder)
-    with init_distributed(recipe.device) as world, ExitStack() as locks:
+    with init_distributed(recipe.device, recipe.tensor_parallel) as world, ExitStack() as locks:
+        # Copies of the corpus may be in different places; their content is compared later.
+        keys = {name: value for name, value in recipe.to_flat_dict().items() if name != "data"}
+        world.check_equal(keys | collect_versions())
         world.run_on_main(lambda: locks.enter_context(folder_lock(folder)))
+        world.check_visible(folder / LOCK_FILE)
         callback = callback if callback is not None and world.is_main else TrainCallback()
         session = build_session(recipe, folder, world, on_message=callback.on_message)
         try:
@@ -121,6 +136,8 @@ class Trainer:
         """The last message about skipped records, by split."""
         self.loss = 0.0
         """Loss of the last step or validation; NaN if a loss or gradient was not finite."""
+        self.pending: list[StepMetrics] = []
+        """Steps whose loss is still on the device."""
         self.weights = [weight for weight in session.model.parameters() if weight.requires_grad]
 
     def run(self, until: int | None = None) -> Outcome:
@@ -142,6 +159,8 @@ class Trainer:
         stream = self.session.batches.stream(self.state.position)
         while self.state.step < self.recipe.steps:
             if until is not None and self.state.step >= until:
+                if reason := self._read_pending():
+                    return self._finish("diverged", reason)
                 return self._finish("interrupted", f"after step {self.state.step}")
             if self.recipe.patience and self.state.stale >= self.recipe.patience:
                 reason = f"no validation loss below that of step {self.state.best_step}"
@@ -152,7 +171,11 @@ class Trainer:
                 return self._finish("diverged", reason)
             if self.state is state:  # not rewound: the restored step is already validated and saved
                 self._after_step()
+            if self.pending and self.world.size > 1:
+                continue  # to ask the others, all must wait for their devices
             if self.world.any_process(stop_flag.requested):
+                if reason := self._read_pending():
+                    return self._finish("diverged", reason)
                 return self._finish("interrupted", f"after step {self.state.step}")
         if not math.isfinite(self.loss):
             return self._finish("diverged", f"the last loss was {self.loss}")
@@ -162,25 +185,76 @@ class Trainer:
         """Perform one optimizer step; return why training cannot continue, or an empty string."""
         step = self.state.step + 1
         batches = self._next_batches(stream)
-        means = forward_backward(self.session, batches, step)
+        totals = forward_backward(self.session, batches, step)
         self._monitor_gradients(step, batches[0])
-        gradient_norm = self._clip_gradients()
-        is_finite = math.isfinite(means.loss) and math.isfinite(gradient_norm)
-        self.loss = means.loss if is_finite else math.nan
-        status = self.detector.update(self.loss)
+        norm = clip_gradients(self.weights, self.recipe.clip)
+        metrics = StepMetrics(step, batches, torch.cat((totals, norm.reshape(1).to(totals))))
+        if self._can_wait(step):
+            self.pending.append(metrics)
+            self._update(metrics, skip=torch.stack([each.nonfinite for each in self.pending]).max())
+            return ""
+        if reason := self._read_pending():
+            return reason
+        status = self._judge(metrics)
         if status == "diverged" or (status == "spike" and self.recipe.on_spike != "log"):
-            return self._handle_spike(step, batches, means.loss)
-        if status == "spike":
-            self._add_row("spike", means.loss, step=step)
-        self.state.skipped = 0
-        lr = self._optimizer_step(step)
-        num_tokens = sum(batch.tokens for batch in batches)
-        self.state.step, self.state.tokens = step, self.state.tokens + num_tokens
-        self.state.seconds = self.throughput.add_tokens(num_tokens)
+            return self._handle_spike(metrics)
+        lr = self._update(metrics)
         if self._is_log_step(step):
-            self._log(step, loss=means.loss, gradient_norm=gradient_norm, lr=lr)
-        self.callback.on_step_end(self.state, means.loss)
+            self._log(step, loss=metrics.loss, gradient_norm=metrics.gradient_norm, lr=lr)
+        self.callback.on_step_end(self.state, metrics.loss)
         return ""
+
+    @property
+    def defers_reading(self) -> bool:
+        """Whether the loss of a step may stay on the device for some steps."""
+        session = self.session
+        return (
+            self.world.device.type != "cpu"
+            and self.recipe.on_spike == "log"
+            and session.qk_clip is None
+        )
+
+    def _can_wait(self, step: int) -> bool:
+        """Return whether nothing needs the loss of this step yet."""
+        return (
+            self.defers_reading
+            and len(self.pending) < MAX_PENDING
+            and not self._is_log_step(step)
+            and not (self.monitor is not None and self.monitor.is_due(step))
+            and not any(
+                every and step % every == 0
+                for every in (self.recipe.valid_every, self.recipe.save_every)
+            )
+        )
+
+    def _read_pending(self) -> str:
+        """Judge the steps that have not been read; return why training cannot continue, if so."""
+        pending, self.pending = self.pending, []
+        for number, metrics in enumerate(pending):
+            if self._judge(metrics) == "diverged":
+                self.state.step = metrics.step - 1
+                self.state.tokens -= sum(each.num_tokens for each in pending[number:])
+                return self._handle_spike(metrics)
+            state = replace(self.state, step=metrics.step)
+            self.callback.on_step_end(state, metrics.loss)
+        return ""
+
+    def _judge(self, metrics: StepMetrics) -> str:
+        """Read the loss of a step, and return what the spike detector says; log a spike."""
+        self.loss = metrics.finite_loss
+        status = self.detector.update(self.loss)
+        if status == "spike" and self.recipe.on_spike == "log":
+            self._add_row("spike", metrics.loss, step=metrics.step)
+        return status
+
+    def _update(self, metrics: StepMetrics, *, skip: Tensor | None = None) -> float:
+        """Update weights and counters; return the learning rate."""
+        self.state.skipped = 0
+        lr = self._optimizer_step(metrics.step, skip)
+        self.state.step = metrics.step
+        self.state.tokens += metrics.num_tokens
+        self.state.seconds = self.throughput.add_tokens(metrics.num_tokens)
+        return lr
 
     def _next_batches(self, stream: Iterator[tuple[Batch, DataPosition]]) -> list[Batch]:
         batches = []
@@ -197,16 +271,11 @@ class Trainer:
         inputs, masks = self.session.model_inputs(batch) if self.monitor.is_due(step) else ((), {})
         self.monitor.before_update(step, *inputs, **masks)
 
-    def _clip_gradients(self) -> float:
-        """Clip the gradients to the recipe's norm; return the norm before clipping."""
-        max_norm = self.recipe.clip if self.recipe.clip is not None else math.inf
-        return float(full_tensor(torch.nn.utils.clip_grad_norm_(self.weights, max_norm)))
-
-    def _optimizer_step(self, step: int) -> float:
+    def _optimizer_step(self, step: int, skip: Tensor | None) -> float:
         """Update weights and moving average; return the learning rate."""
         session = self.session
         lr = session.optimizer.set_lr(session.schedule.factor(step, self.recipe.steps))
-        session.optimizer.step()
+        session.optimizer.step(skip=skip)
         if session.qk_clip is not None:
             session.world.max_over_processes(session.qk_clip.largest)
             session.qk_clip.apply()
@@ -224,12 +293,13 @@ class Trainer:
         self._add_row("lr", lr)
         self._add_row("tokens_per_second", self.throughput.tokens_per_second())
 
-    def _handle_spike(self, step: int, batches: list[Batch], loss: float) -> str:
+    def _handle_spike(self, metrics: StepMetrics) -> str:
         """Skip, rewind or end the run; return why it has diverged, or an empty string."""
         state, policy, fields = self.state, self.recipe.on_spike, {}
+        step, loss = metrics.step, metrics.loss
         text = f"loss {loss:.4g} at step {step}"
         if not math.isfinite(self.loss):
-            location = locate_nonfinite(self.session, batches, step)
+            location = locate_nonfinite(self.session, metrics.batches, step)
             text += f": {location.message if location else 'not finite, but finite when repeated'}"
             fields = location.location if location else {}
         if policy == "skip":

@@ -29,12 +29,12 @@ def validate(session: Session, batches: BatchIterator) -> LossMeans:
     try:
         with nullcontext() if session.ema is None else session.ema.swapped_in():
             for batch, _ in batches.epoch():
-                shard = batch.shard(world.rank, world.size).to(world.device)
+                shard = batch.shard(world.replica, world.replicas).to(world.device)
                 with autocast_context(session.recipe, world):
                     totals += session.objective(*shard.inputs_and_targets)[1]
     finally:
         session.objective.train()
-    means = LossMeans(*world.all_reduce(totals).tolist())
+    means = LossMeans(*world.sum_over_replicas(totals).tolist())
     if not means.count:
         raise UserError(
             f"no record of {batches.path} can be used: "
@@ -45,7 +45,10 @@ def validate(session: Session, batches: BatchIterator) -> LossMeans:
 
 
 def autocast_context(recipe: Recipe, world: World) -> AbstractContextManager[Any]:
-    """Return the context in which the model is called: autocast if the recipe has `bfloat16`."""
-    if recipe.dtype == "float32":
+    """Return the context in which the model is called.
+
+    Autocast if the recipe has `bfloat16`, unless the weights have this dtype themselves.
+    """
+    if recipe.dtype == "float32" or not recipe.master_weights:
         return nullcontext()
     return torch.autocast(world.device.type, dtype=torch.bfloat16)

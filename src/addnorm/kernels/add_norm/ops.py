@@ -18,6 +18,8 @@ Which implementation runs:
 
     float32, bfloat16, or a bfloat16 branch on a float32 stream, on a CPU, large enough
         (MIN_NATIVE_FEATURES...), without tracing or modes        `autograd`, the native library
+    RMSNorm of a plain sum without dropout, on a GPU, eager,
+        with the optional package Liger-Kernel                    `liger`
     anything else                                                 `reference`, with the same draws
 
 >>> x, f = torch.tensor([[1.0, 2.0]]), torch.tensor([[0.0, 1.0]])
@@ -29,7 +31,7 @@ import torch
 from torch import Tensor
 
 from addnorm.core.errors import UserError
-from addnorm.kernels import library
+from addnorm.kernels import library, liger
 from addnorm.kernels.add_norm import autograd
 from addnorm.kernels.add_norm.native import AddNormOptions, AddNormTensors
 from addnorm.kernels.add_norm.reference import NormParams, add_norm_reference
@@ -53,6 +55,11 @@ def add_norm_with_sum(
 ) -> tuple[Tensor, Tensor]:
     """Return the sum s, which is the new stream, and its norm y (Pre-LN)."""
     return _dispatch(x, f, params, scale, rate, return_sum=True)
+
+
+def has_fused_kernel(params: NormParams, rate: float, scale: float | Tensor, x: Tensor) -> bool:
+    """Return whether one kernel computes the sum and its norm: of the native library or Liger."""
+    return native_is_faster(params, rate, x) or _can_use_liger(params, rate, scale, x)
 
 
 def native_is_faster(params: NormParams, rate: float, x: Tensor, *others: Tensor | None) -> bool:
@@ -79,9 +86,22 @@ def _dispatch(
         return autograd.add_norm(
             x, f, tensors, AddNormOptions(rms, eps, number, rate), return_sum=return_sum
         )
+    if _can_use_liger(params, rate, scale, x, f):
+        assert weight is not None
+        s, y = liger.add_rms_norm(x, f, weight.to(x.dtype), eps)
+        return s, y if bias is None else y + bias
     return add_norm_reference(
         x, f, params, scale=scale, factor=sample_dropout_factors(f, rate) if rate else None
     )
+
+
+def _can_use_liger(
+    params: NormParams, rate: float, scale: float | Tensor, x: Tensor, *others: Tensor | None
+) -> bool:
+    """Return whether Liger-Kernel has this operator: RMSNorm of a plain sum without dropout."""
+    if not params.rms or params.weight is None or rate or isinstance(scale, Tensor) or scale != 1:
+        return False
+    return liger.can_use_norm(x, params.weight, params.bias, *others)
 
 
 def _check(x: Tensor, f: Tensor, params: NormParams, scale: float | Tensor, rate: float) -> None:

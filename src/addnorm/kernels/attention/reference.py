@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from addnorm.core.errors import UserError
+from addnorm.kernels.host_copies import to_device
 
 
 class SequenceOffsets(NamedTuple):
@@ -34,7 +35,8 @@ class SequenceOffsets(NamedTuple):
     ) -> "SequenceOffsets":
         """Build the offsets of sequences with the given lengths."""
         lengths = list(lengths)
-        starts = torch.tensor([0, *accumulate(lengths)], dtype=torch.int32, device=device)
+        starts = torch.tensor([0, *accumulate(lengths)], dtype=torch.int32)
+        starts = starts if device is None else to_device(starts, device)
         return cls(starts, max(lengths, default=0))
 
 

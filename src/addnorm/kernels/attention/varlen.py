@@ -9,7 +9,11 @@ as on tokens. Packed sequences avoid that. Which implementation runs:
 
     CPU, float32 or bfloat16, head_dim up to MAX_HEAD_DIM    `native`, in tiles that fit the cache
     GPU that runs FlashAttention 2, half precision           torch's varlen kernel
+    the same GPU, float32 or another head_dim, eager         `flex`, torch's flex attention
     otherwise                                                `reference`, which pads
+
+The reference reads the lengths of the sequences. A caller on a device other than the CPU asks
+`can_use_varlen` first, and pads by itself if the answer is no.
 
 Dao et al., FlashAttention, 2022, arXiv 2205.14135: the softmax over blocks of keys.
 """
@@ -20,9 +24,11 @@ from torch import Tensor
 from addnorm.core.errors import UserError
 from addnorm.kernels import library
 from addnorm.kernels.attention import native
+from addnorm.kernels.attention.flex import can_use_flex, flex_varlen_attention
 from addnorm.kernels.attention.reference import SequenceOffsets, padded_attention
+from addnorm.kernels.device_dtypes import autocast_dtype
 
-__all__ = ["SequenceOffsets", "can_use_varlen_native", "varlen_attention"]
+__all__ = ["SequenceOffsets", "can_use_varlen", "can_use_varlen_native", "varlen_attention"]
 
 MAX_HEAD_DIM = 512
 """Largest head_dim that the native library takes; larger tiles would not fit into the cache."""
@@ -62,14 +68,25 @@ def varlen_attention(
     torch.Size([2, 5, 4])
     """
     _check(q, k, v, queries, keys)
-    kind = q.device.type
-    if torch.is_autocast_enabled(kind):
-        q, k, v = (_cast(each, torch.get_autocast_dtype(kind)) for each in (q, k, v))
+    dtype = autocast_dtype(q.device.type)
+    if dtype is not None:
+        q, k, v = (_cast(each, dtype) for each in (q, k, v))
     if can_use_varlen_native(q, k, v):
         return native.varlen_attention_native(q, k, v, queries, keys, causal=causal, scale=scale)
-    if _can_use_flash(q, k):
+    if _can_use_flash(q, k, q.dtype):
         return _flash_attention(q, k, v, queries, keys, causal=causal, scale=scale)
+    if can_use_flex(q, k, q.dtype):
+        return flex_varlen_attention(q, k, v, queries, keys, causal=causal, scale=scale)
     return padded_attention(q, k, v, queries, keys, causal=causal, scale=scale)
+
+
+def can_use_varlen(q: Tensor, k: Tensor) -> bool:
+    """Return whether `varlen_attention` runs without reading values from another device."""
+    kind = q.device.type
+    if kind == "cpu":
+        return True
+    dtype = autocast_dtype(kind) or q.dtype
+    return _can_use_flash(q, k, dtype) or can_use_flex(q, k, dtype)
 
 
 def can_use_varlen_native(q: Tensor, k: Tensor, v: Tensor) -> bool:
@@ -82,12 +99,12 @@ def can_use_varlen_native(q: Tensor, k: Tensor, v: Tensor) -> bool:
     )
 
 
-def _can_use_flash(q: Tensor, k: Tensor) -> bool:
+def _can_use_flash(q: Tensor, k: Tensor, dtype: torch.dtype) -> bool:
     """Return whether torch's varlen kernel (FlashAttention 2) supports these tensors."""
     return (
         q.device.type == "cuda"
         and HAS_VARLEN_ATTN
-        and q.dtype in (torch.float16, torch.bfloat16)
+        and dtype in (torch.float16, torch.bfloat16)
         and q.shape[-1] % 8 == 0
         and q.shape[-1] <= 256
         and min(q.shape[1], k.shape[1]) > 0

@@ -12,11 +12,12 @@ from typing import Annotated, Any
 
 import torch
 from pydantic import Field
-from torch import nn
+from torch import Tensor, nn
 
 from addnorm.core.calls import Call
 from addnorm.core.errors import UserError
 from addnorm.core.registry import Registry
+from addnorm.measure.sharded_norms import find_mesh, local_shard
 from addnorm.measure.sharded_norms import is_sharded as is_sharded_tensor
 from addnorm.models.base import WiredModule
 from addnorm.models.scale_groups import ParameterFactors
@@ -78,10 +79,19 @@ class Optimizer:
                 group["lr"] = lr * group.get("lr_factor", 1.0)
         return lr
 
-    def step(self) -> None:
-        """Update the parameters."""
+    def step(self, *, skip: Tensor | None = None) -> None:
+        """Update the parameters.
+
+        Args:
+            skip: 1.0 on the device to leave the parameters as they are, 0.0 to update them, without
+                waiting for the value; None to update
+        """
         for part in self.optimizers:
-            part.step()
+            if skip is None or _is_fused_adam(part):
+                part.found_inf = skip  # type: ignore[attr-defined]  # as torch.amp.GradScaler does
+                part.step()
+            else:
+                _step_or_restore(part, skip)
 
     @property
     def has_state(self) -> bool:
@@ -103,6 +113,25 @@ class Optimizer:
 
 
 registry.base = Optimizer
+
+
+def _is_fused_adam(optimizer: torch.optim.Optimizer) -> bool:
+    return isinstance(optimizer, torch.optim.Adam) and bool(optimizer.defaults.get("fused"))
+
+
+@torch.no_grad()
+def _step_or_restore(optimizer: torch.optim.Optimizer, skip: Tensor) -> None:
+    """Update the parameters, and put the old ones back where `skip` is 1.
+
+    The state is not put back: a run whose step was skipped ends, and its state is never saved.
+    """
+    groups = optimizer.param_groups
+    parameters = [each for group in groups for each in group["params"] if each.grad is not None]
+    shards = [local_shard(each) for each in parameters]
+    before = [each.clone() for each in shards]
+    optimizer.step()
+    for shard, old in zip(shards, before, strict=True):
+        shard.copy_(torch.where(skip.bool(), old, shard))
 
 
 def is_sharded(model: WiredModule) -> bool:
@@ -148,7 +177,8 @@ def decay_groups(
                 group["lr_factor"] = lr_factor
                 if eps is not None:
                     group["eps"] = eps * eps_factor
-            key = (decays, *group.values())
+            # torch updates the weights of a group together, so they must be sharded alike.
+            key = (decays, find_mesh(parameter), *group.values())
             groups.setdefault(key, {"params": [], **group})["params"].append(parameter)
     return list(groups.values())
 

@@ -1,0 +1,1 @@
+"""Weights that processes share: FSDP, tensor parallelism, sharded checkpoints."""

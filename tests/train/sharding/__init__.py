@@ -1,0 +1,1 @@
+"""Tests of weights that processes share."""
