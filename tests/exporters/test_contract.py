@@ -34,6 +34,7 @@ OTHERS = [
     ("lm", {"gate": "head", "sink": "off_by_one", "value_embed": True}),
     ("lm", {"canon": "ABCD", "activation": "swiglu_clamped"}),
     ("lm", {"activation": "poly_norm"}),
+    ("lm", {"experts": 4, "activation": "swiglu", "shared_ffn_dim": 12}),
     ("seq2seq", {"gate": "element", "sink": "learned", "value_residual": "half"}),
     ("prefix_lm", {}),
     ("masked_lm", {"types": 2, "head_layer": True, "activation": "gelu"}),

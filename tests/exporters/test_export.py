@@ -107,20 +107,29 @@ class FullDisk(GraphTarget):
 
     name, title, extension = "torch", "disk", "pt2"
 
+    def __init__(self, error):
+        self.error = error
+
     def write_graph(self, graph, path):
-        raise RuntimeError("PytorchStreamWriter failed writing file")
+        raise self.error
 
     def open_graph(self, path, spec):
         raise AssertionError
 
 
-def test_a_full_disk_is_named(monkeypatch, tmp_path):
-    monkeypatch.setitem(addnorm.exporters.TARGETS, "torch", FullDisk())
+@pytest.mark.parametrize(
+    "error",
+    [RuntimeError("PytorchStreamWriter failed writing file"), OSError(errno.ENOSPC, "no space")],
+    ids=["hidden", "without a name"],
+)
+def test_a_full_disk_is_named(monkeypatch, tmp_path, error):
+    monkeypatch.setitem(addnorm.exporters.TARGETS, "torch", FullDisk(error))
     usage = shutil.disk_usage(tmp_path)._replace(free=0)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
     with pytest.raises(OSError) as caught:
         addnorm.export(make_model("classifier", depth=1), to="torch", out=tmp_path / "out")
     assert caught.value.errno == errno.ENOSPC and list(tmp_path.iterdir()) == []
+    assert caught.value.filename == str(tmp_path)
 
 
 def folder_with_a_file(path):

@@ -181,7 +181,8 @@ def test_folder_decodes_equally(index, tmp_path):
     ]
     for options in (
         DecodingOptions(),
-        DecodingOptions(beam=3, nbest=2, length_penalty=0),
+        DecodingOptions(beam=3, nbest=2),
+        DecodingOptions(beam=3, length_penalty="mean", stop="exact"),
         DecodingOptions(temperature=1.3, top_k=6, top_p=0.9, nbest=3, seed=2),
         DecodingOptions(temperature=0.7, min_p=0.1),
     ):
@@ -197,6 +198,7 @@ def test_folder_decodes_equally(index, tmp_path):
 def test_positions_of_marian_survive_in_the_folder(tmp_path):
     report = addnorm.export(make_model("seq2seq", wiring="post_ln"), to="hf", out=tmp_path / "out")
     assert report.form == "MarianMTModel" and "save_pretrained drops" in " ".join(report.notes)
+    assert "generate alone divides scores by length" in report.notes[-1]
 
 
 def test_what_has_no_stock_class_is_written_as_our_own(tmp_path):

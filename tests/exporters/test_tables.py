@@ -6,14 +6,15 @@ import pandas as pd
 import pytest
 
 import addnorm
-from addnorm.core.errors import UserError
+from addnorm.core.errors import ExportRefusedError, UserError
 from addnorm.exporters import open_exported_estimator
 from addnorm.exporters.table_graph import make_odd_columns
+from addnorm.tabular import TabularTransformerRegressor
 from tests.tabular.sample_tables import FRAME, LABELS, classifier, regressor
 
 ODD = FRAME.iloc[:9].copy()
 ODD["number"] = [np.nan, np.inf, -np.inf, 1e9, -1e9, 0.0, 0.3, -0.3, 1.0]
-ODD["colour"] = ["red", "green", "blue", "purple", None, "", "  ", "Red", "red"]
+ODD["colour"] = ["red", "green", "?", "purple", None, "", "  ", "Red", " N/A"]
 DAYS = [None, "1969-12-31T23:59:59", "2024-02-29T12:30:00", "2100-03-01T00:00:00"]
 DAYS += ["1600-02-29T00:00:00", "2026-01-01T00:00:00", "2026-12-31T01:00:00", "1970-01-01T00:00:00"]
 DAYS += ["2027-07-15T06:00:00"]
@@ -68,6 +69,27 @@ def test_estimator_of_the_folder_predicts_equally(exported):
         opened.transform(ODD)
 
 
+@pytest.mark.parametrize(
+    "options",
+    [{"quantiles": [0.1, 0.5, 0.9]}, {"loss": "poisson"}, {"loss": "huber"}, {"targets": 2}],
+    ids=str,
+)
+def test_all_targets_of_regressors_are_in_the_graph(options, tmp_path):
+    rng = np.random.default_rng(0)
+    X = pd.DataFrame(rng.normal(size=(60, 2)), columns=["a", "b"])
+    y = np.exp(X["a"].to_numpy())
+    several = options == {"targets": 2}
+    estimator = TabularTransformerRegressor(
+        model="mlp", dim=8, depth=1, max_epochs=2, random_state=0, **{} if several else options
+    )
+    model = estimator.fit(X, np.stack([y, 100 * y], 1) if several else y)
+    addnorm.export(model, to="onnx", out=tmp_path / "out")
+    session = onnxruntime.InferenceSession(tmp_path / "out" / "table.onnx")
+    [prediction] = session.run(["prediction"], {name: X[name].to_numpy() for name in X})
+    assert prediction.shape == model.predict(X).shape
+    np.testing.assert_allclose(prediction, model.predict(X), rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("scaling", ["standard", "quantile"])
 def test_regressors_return_the_scale_of_the_target(scaling, tmp_path):
@@ -93,6 +115,20 @@ def test_classes_keep_their_type(labels, tmp_path):
 
 
 @pytest.mark.slow
+def test_members_are_averaged_in_the_graph(tmp_path):
+    estimator = classifier(model="mlp", members=3, column_types={"note": "string"})
+    estimator.fit(FRAME, LABELS)
+    addnorm.export(estimator, to="onnx", out=tmp_path / "out")
+    outputs = run_graph(tmp_path / "out", to_inputs(estimator, ODD))
+    np.testing.assert_allclose(outputs["probabilities"], estimator.predict_proba(ODD), atol=1e-5)
+
+
+def test_several_networks_are_refused(tmp_path):
+    estimator = classifier(max_epochs=1, bagging=2).fit(FRAME, LABELS)
+    with pytest.raises(ExportRefusedError, match="got several; fit it with bagging=None"):
+        addnorm.export(estimator, to="onnx", out=tmp_path / "out")
+
+
 def test_a_graph_with_a_wrong_encoding_is_not_written(tmp_path, monkeypatch):
     estimator = classifier().fit(FRAME[["number"]], LABELS)
 

@@ -163,6 +163,9 @@ LAYER_ROPES = {
 }
 LLAMA3 = {"rope_type": "llama3", "rope_theta": 100.0, "factor": 4.0, "low_freq_factor": 1.0}
 LLAMA3 |= {"high_freq_factor": 3.0, "original_max_position_embeddings": 64}
+EXPERTS = {"num_local_experts": 5, "num_experts_per_tok": 2}
+OWN_EXPERTS = {"num_experts": 5, "num_experts_per_tok": 3, "moe_intermediate_size": 24}
+
 LLAMAS = [
     Case("LlamaForCausalLM", "LlamaConfig", GROUPED),
     Case("LlamaForCausalLM", "LlamaConfig", WIDE | TURNED, "wide"),
@@ -251,6 +254,23 @@ LLAMAS = [
     Case("NanoChatForCausalLM", "NanoChatConfig", GROUPED | {"attention_bias": True}, "biased"),
     Case("Qwen3NextForCausalLM", "Qwen3NextConfig", QWEN3_NEXT),
     Case("Qwen3NextModel", "Qwen3NextConfig", QWEN3_NEXT | {"num_experts": 0}),
+    Case("MixtralForCausalLM", "MixtralConfig", GROUPED | EXPERTS | {"sliding_window": 4}),
+    Case("MixtralModel", "MixtralConfig", GROUPED | EXPERTS | {"num_experts_per_tok": 1}),
+    Case(
+        "GraniteMoeForCausalLM",
+        "GraniteMoeConfig",
+        GROUPED | EXPERTS | {"residual_multiplier": 0.22, "logits_scaling": 2.0},
+    ),
+    Case("OlmoeForCausalLM", "OlmoeConfig", GROUPED | OWN_EXPERTS),
+    Case(
+        "OlmoeForCausalLM", "OlmoeConfig", GROUPED | OWN_EXPERTS | {"norm_topk_prob": True}, "sum"
+    ),
+    Case(
+        "Qwen2MoeForCausalLM",
+        "Qwen2MoeConfig",
+        GROUPED | OWN_EXPERTS | {"shared_expert_intermediate_size": 28},
+    ),
+    Case("Qwen3MoeForCausalLM", "Qwen3MoeConfig", GROUPED | OWN_EXPERTS | {"head_dim": 8}),
 ]
 
 T5 = {"vocab_size": 61, "d_model": 32, "num_layers": 3, "num_decoder_layers": 2, "num_heads": 4}

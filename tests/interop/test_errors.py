@@ -34,8 +34,8 @@ def test_missing_transformers_names_the_extra_to_install(monkeypatch):
             "cannot convert AlbertModel exactly: its layers share their weights",
         ),
         (
-            Case("OlmoeForCausalLM", "OlmoeConfig", GROUPED | {"num_experts": 4}),
-            "cannot convert OlmoeForCausalLM exactly: its feed-forward is a mixture of experts",
+            Case("PhimoeForCausalLM", "PhimoeConfig", GROUPED | {"num_local_experts": 4}),
+            "cannot convert PhimoeForCausalLM exactly: its router or experts compute something",
         ),
         (
             Case("NystromformerModel", "NystromformerConfig", TEXT),
@@ -49,7 +49,8 @@ def test_missing_transformers_names_the_extra_to_install(monkeypatch):
         ),
         (
             Case("GPT2ForSequenceClassification", "GPT2Config", GPT),
-            "expected a supported class of the family 'gpt2', got GPT2ForSequenceClassification",
+            "expected a supported class of the family 'gpt2', got GPT2ForSequenceClassification, "
+            "a classifier on a decoder",
         ),
     ],
     ids=["shared layers", "experts", "family", "class", "head"],
@@ -63,6 +64,8 @@ def test_unsupported_families_and_classes_are_rejected(case, message):
 ROPE = {"rope_theta": 1e4, "factor": 2.0}
 YARN = ROPE | {"rope_type": "yarn", "mscale": 0.7, "mscale_all_dim": 0.9}
 UNSUPPORTED = [
+    ("Qwen3Moe", "ForCausalLM", GROUPED, {"mlp_only_layers": [1]}, "mlp_only_layers=[1]"),
+    ("Mixtral", "ForCausalLM", GROUPED, {"router_jitter_noise": 0.1}, "router_jitter_noise=0.1"),
     ("GPT2", "LMHeadModel", GPT, {"scale_attn_by_inverse_layer_idx": True}, "inverse_layer_idx=T"),
     ("GPT2", "LMHeadModel", GPT, {"activation_function": "mish"}, "activation_function='mish'"),
     ("GPT2", "LMHeadModel", GPT, {"add_cross_attention": True}, "add_cross_attention=True"),

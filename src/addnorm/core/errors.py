@@ -48,6 +48,10 @@ class RolesGuessedWarning(UserWarning):
     """`init_weights` guessed the roles of weights of a plain module."""
 
 
+class TableWarning(UserWarning):
+    """Cells or columns of a table were read in a way that its owner should know."""
+
+
 class MonitorWarning(UserWarning):
     """A monitor cannot measure something; training is not affected."""
 

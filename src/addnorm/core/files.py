@@ -95,6 +95,31 @@ def temporary_folder(path: Path) -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
+@contextmanager
+def create_folder(path: Path) -> Iterator[Path]:
+    """Yield a new folder beside `path`, which becomes `path` at the end.
+
+    After an error or an interrupt nothing is left. Folders of killed processes are deleted, too.
+
+    Args:
+        path: a new or empty folder
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    remove_stale_siblings(path)
+    with temporary_folder(path) as folder:
+        folder.chmod(0o777 & ~_umask())  # it is private until now
+        yield folder
+        for file in folder.iterdir():
+            file.chmod((0o777 if file.is_dir() else 0o666) & ~_umask())  # some are written private
+        folder.replace(path)
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
 def remove_stale_siblings(path: Path) -> None:
     """Delete the temporary files and folders that killed processes left beside a path."""
     for stale in path.parent.glob(f".{_escape_glob(path.name)}.*"):
@@ -253,11 +278,20 @@ def read_json_and_files(
         data.pop(FORMAT, None)
         files = data.pop(FILES, {})
         if not isinstance(files, dict) or any(
-            not isinstance(checksum, str) or Path(name).name != name
-            for name, checksum in files.items()
+            not isinstance(checksum, str) or not _is_below(name) for name, checksum in files.items()
         ):
             raise UserError(f"{path}: {FILES}: expected checksums by file name; {hint}")
     return data, files
+
+
+def _is_below(name: str) -> bool:
+    """Return whether a relative path names a file in a folder or below it.
+
+    >>> _is_below("model.safetensors"), _is_below("model/shard-1"), _is_below("../model")
+    (True, True, False)
+    """
+    path = Path(name)
+    return str(path) == name != "." and not path.is_absolute() and ".." not in path.parts
 
 
 def write_yaml(path: Path, text: str) -> None:

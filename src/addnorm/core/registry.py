@@ -10,7 +10,7 @@ by pydantic in strict mode. Positional arguments are passed by the caller of `ma
 import warnings
 from collections.abc import Callable, Iterator
 from functools import cache
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from typing import Annotated, Any, Generic, TypeVar
 
 from pydantic import Field, TypeAdapter, ValidationError
@@ -27,6 +27,7 @@ from addnorm.core.errors import (
 from addnorm.core.validation import expected_value
 
 T = TypeVar("T")
+M = TypeVar("M")
 
 # Annotations for options. A constructor with `eps: Positive` needs no check of its own. The upper
 # bounds reject mistakes: beyond them float32 overflows, or memory and time are not bounded.
@@ -91,7 +92,14 @@ class Registry(Generic[T]):
         return len(self._members)
 
     def __contains__(self, name: object) -> bool:
+        if name not in self._members:
+            load_entry_points()
         return name in self._members
+
+    def accepts(self, member: object) -> bool:
+        """Return whether an object belongs to this family, so that `register` adds it here."""
+        is_class = isinstance(member, type) and self.base is not None
+        return is_class and issubclass(member, self.base)  # type: ignore[arg-type]
 
     def member(self, name: str) -> type[T]:
         """Return the registered class; raise UnknownNameError for an unknown name."""
@@ -175,9 +183,7 @@ class Registry(Generic[T]):
         return self._members[call.name](*args, **options)
 
     def _check_known(self, name: str) -> None:
-        if name not in self._members:
-            load_entry_points()
-        if name not in self._members:
+        if name not in self:
             raise UnknownNameError(unknown_name_message(self.family, name, list(self)))
 
     def _validate_option(self, member: str, name: str, option: Option, value: Any) -> Any:
@@ -203,43 +209,47 @@ REGISTRIES: list[Registry[Any]] = []
 """All registries that were imported."""
 
 
-def register(card: Card | str) -> Callable[[type[T]], type[T]]:
-    """Return a class decorator that registers a wiring, norm, schedule, optimizer or task.
+def register(card: Card | str) -> Callable[[M], M]:
+    """Return a function that registers a wiring, norm, schedule, optimizer, task or preset.
 
     @addnorm.register("scaled_sum")
     class ScaledSum(addnorm.Wiring):
         ...
 
+    addnorm.register("my_gpt")(addnorm.Config(kind="lm", ...))  # a preset
+
     Args:
-        card: facts about the class, or only its name in call strings
+        card: facts about the member, or only its name
     """
 
-    def add(member: type[T]) -> type[T]:
+    def add(member: M) -> M:
         summary = (member.__doc__ or "").strip().partition("\n")[0]
         facts = (
             Card(name=card, title=card, formula="", paper="", summary=summary)
             if isinstance(card, str)
             else card
         )
-        return find_registry(member).register(facts)(member)
+        registry: Any = find_registry(member)
+        added: M = registry.register(facts)(member)
+        return added
 
     return add
 
 
-def find_registry(member: type) -> Registry[Any]:
-    """Return the registry of the family that a class is derived from."""
-    known = [each for each in REGISTRIES if each.base is not None]
-    for registry in known:
-        if isinstance(member, type) and registry.base and issubclass(member, registry.base):
+def find_registry(member: object) -> Registry[Any]:
+    """Return the registry of the family that a class is derived from; of presets for a config."""
+    for registry in REGISTRIES:
+        if registry.accepts(member):
             return registry
-    bases = ", ".join(each.base.__name__ for each in known if each.base)
+    bases = ", ".join(each.base.__name__ for each in REGISTRIES if each.base)
     raise UserError(f"register: expected a class derived from one of {bases}, got {member!r}")
 
 
-@cache
 def load_entry_points() -> None:
     """Import the plugins of installed packages, once: entry points of `addnorm.plugins`."""
-    for entry_point in entry_points(group=PLUGIN_GROUP):
+    pending = _find_entry_points()
+    while pending:  # removed before it is loaded, because a plugin may ask for members
+        entry_point = pending.pop(0)
         try:
             entry_point.load()
         except Exception as error:  # a broken package must not break every command
@@ -248,6 +258,11 @@ def load_entry_points() -> None:
                 f"{type(error).__name__}: {error}",
                 stacklevel=2,
             )
+
+
+@cache
+def _find_entry_points() -> list[EntryPoint]:
+    return list(entry_points(group=PLUGIN_GROUP))
 
 
 def _full_name(member: type) -> tuple[str, str]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from addnorm.core.errors import UserError
-from addnorm.core.files import remove_stale_siblings, temporary_folder
+from addnorm.core.files import create_folder
 from addnorm.core.validation import check_path
 from addnorm.exporters.exported_run import ExportedRun
 from addnorm.exporters.inputs import collect_inputs
@@ -61,7 +61,7 @@ def export(
     source = open_source(what)
     target.check(source, options)
     prepared = target.prepare(source, options)
-    with _temporary_folder(folder) as temporary:
+    with create_folder(folder) as temporary:
         with _disk_errors(temporary):
             target.write(prepared, source, temporary)
             if source.tokenizer is not None:
@@ -69,9 +69,6 @@ def export(
         report = _describe(target, prepared, source)
         report = replace(report, proof=_prove(target, prepared, source, report, temporary))
         report.write(temporary)
-        for path in temporary.iterdir():
-            path.chmod(0o666 & ~_umask())  # some libraries write private files
-        os.replace(temporary, folder)
     return replace(report, folder=folder)
 
 
@@ -132,31 +129,16 @@ def _check_folder(folder: Path) -> None:
 
 
 @contextmanager
-def _temporary_folder(folder: Path) -> Iterator[Path]:
-    """Yield a new folder beside the target folder; delete it unless it was moved away.
-
-    Folders of exports that were killed are deleted, too.
-    """
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    remove_stale_siblings(folder)
-    with temporary_folder(folder) as temporary:
-        temporary.chmod(0o777 & ~_umask())  # it is private until now
-        yield temporary
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
-
-
-@contextmanager
 def _disk_errors(folder: Path) -> Iterator[None]:
-    """Turn errors of libraries that hide a full disk into `OSError`."""
+    """Turn errors of libraries that hide a full disk into `OSError`, and name the folder."""
     try:
         yield
-    except (OSError, UserError):
+    except UserError:
         raise
+    except OSError as error:
+        if error.errno is None or error.filename is not None:
+            raise
+        raise OSError(error.errno, os.strerror(error.errno), str(folder.parent)) from None
     except Exception:
         if shutil.disk_usage(folder).free < MIN_FREE_BYTES:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder.parent)) from None

@@ -76,8 +76,8 @@ def open_source(what: Any) -> ExportSource:
         return _open_folder(Path(what))
     if isinstance(what, TrainedRun):
         return _from_run(what)
-    if hasattr(what, "module_") and isinstance(what.module_, TableModel):
-        return ExportSource(prepare_model(what.module_)[0], estimator=what)
+    if isinstance(getattr(what, "module_", None), nn.Module):
+        return _from_estimator(what)
     model = unwrap_model(what) if isinstance(what, nn.Module) else what
     if isinstance(model, Model):
         prepared, notes = prepare_model(model)
@@ -94,6 +94,15 @@ def open_source(what: Any) -> ExportSource:
     )
 
 
+def _from_estimator(estimator: Any, config: Any = None) -> ExportSource:
+    if not isinstance(estimator.module_, TableModel):
+        raise ExportRefusedError(
+            "expected an estimator with one network, got several; fit it with bagging=None to "
+            "export it"
+        )
+    return ExportSource(prepare_model(estimator.module_)[0], None, estimator, config)
+
+
 def _open_folder(folder: Path) -> ExportSource:
     if is_export(folder):
         raise UserError(
@@ -105,7 +114,7 @@ def _open_folder(folder: Path) -> ExportSource:
 
         if (folder / CONFIG).is_file():
             config, estimator = open_run(folder)
-            return ExportSource(prepare_model(estimator.module_)[0], None, estimator, config)
+            return _from_estimator(estimator, config)
         from addnorm.tabular import load as load_estimator
 
         return open_source(load_estimator(folder))

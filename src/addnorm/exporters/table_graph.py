@@ -4,12 +4,13 @@
 |-----------------------|-------------------------------------------------------------------|
 | numeric               | double, (rows); NaN and infinities are missing                    |
 | datetime              | double, (rows), seconds since 1970 in UTC; NaN is missing         |
-| categorical, boolean  | string, (rows); an empty or blank one is missing                  |
+| categorical, boolean  | string, (rows); blank ones and spellings such as "?" are missing  |
 | string                | int64, (rows, 12), codes of its words: ONNX has no words          |
 
 The encoding computes in double precision, as the estimator does.
 """
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -21,14 +22,20 @@ from onnx import TensorProto, helper, numpy_helper
 from addnorm.models.tabular.table_batch import ABSENT, FIRST_KNOWN, RARE
 from addnorm.tabular.columns.encoder import TableEncoder
 from addnorm.tabular.columns.features import WORDS_PER_TEXT, Category, Number
-from addnorm.tabular.columns.quantiles import Quantiles
-from addnorm.tabular.columns.reader import BOOLEAN_VALUES, Column
+from addnorm.tabular.columns.reader import Column
+from addnorm.tabular.columns.text_parsing import BOOLEAN_VALUES, MISSING_TEXTS
+from addnorm.tabular.training.number_targets import LogTarget, NumberTarget
+from addnorm.tabular.training.regression_targets import (
+    QuantileTarget,
+    RegressionTarget,
+    TargetList,
+)
 
 TABLE_FILE = "table.onnx"
 NETWORK = "network/"
 """Prefix of the names inside the network."""
-BLANK = r"\s*"
-"""Pattern of a missing category."""
+MISSING_PATTERN = rf"(?i)\s*(?:{'|'.join(re.escape(text) for text in sorted(MISSING_TEXTS))})\s*"
+"""Pattern of a missing category, unless the fit knows it as a category."""
 MARCH_FIRST = 719_468
 """Days from 0000-03-01 to 1970-01-01."""
 DAYS_PER_ERA, SECONDS_PER_DAY = 146_097, 86_400
@@ -230,9 +237,11 @@ def _add_category(
         domain="ai.onnx.ml",
         keys_strings=list(codes) or [""],
         values_int64s=list(codes.values()) or [ABSENT],
-        default_int64=RARE,
+        default_int64=ABSENT if is_boolean else RARE,
     )
-    missing = builder.node("RegexFullMatch", column, pattern=BLANK)
+    is_unknown = builder.node("Equal", coded, builder.constant(np.int64(RARE)))
+    is_missing = builder.node("RegexFullMatch", column, pattern=MISSING_PATTERN)
+    missing = builder.node("And", is_unknown, is_missing)
     return builder.node("Where", missing, builder.constant(np.int64(ABSENT)), coded)
 
 
@@ -250,18 +259,42 @@ def _add_classes(builder: _GraphBuilder, estimator: Any) -> None:
     builder.output("probabilities", TensorProto.DOUBLE, 2)
 
 
-def _add_target(builder: _GraphBuilder, target: Any) -> None:
-    """Add the prediction on the scale of the target."""
-    output = builder.node("Squeeze", "outputs", builder.constant([1]))
-    output = builder.cast(output, TensorProto.DOUBLE)
-    curve: Quantiles | None = target.curve
-    if curve is None:
-        scaled = builder.node("Mul", output, builder.constant(float(target.scale)))
-        builder.node("Add", scaled, builder.constant(float(target.center)), name="prediction")
+def _add_target(builder: _GraphBuilder, target: RegressionTarget) -> None:
+    """Add the prediction on the scale of the target: (rows), or (rows, outputs) if several."""
+    outputs = builder.cast("outputs", TensorProto.DOUBLE)
+    numbers: tuple[NumberTarget | LogTarget, ...]
+    if isinstance(target, QuantileTarget):  # quantiles are sorted, so that they do not cross
+        count = builder.constant([target.outputs])
+        results = [f"{outputs}_sorted", f"{outputs}_order"]
+        builder.nodes.append(helper.make_node("TopK", [outputs, count], results, axis=1, largest=0))
+        outputs, numbers = results[0], (target.number,) * target.outputs
     else:
-        number = builder.interpolate(output, curve.scores, curve.values)
-        builder.node("Identity", number, name="prediction")
-    builder.output("prediction", TensorProto.DOUBLE)
+        numbers = target.targets if isinstance(target, TargetList) else (target,)
+    predictions = [
+        _add_number_target(builder, each, builder.node("Gather", outputs, column, axis=1))
+        for each, column in zip(
+            numbers, map(builder.constant, np.arange(len(numbers))), strict=True
+        )
+    ]
+    if isinstance(target, QuantileTarget | TargetList):
+        columns = [builder.node("Unsqueeze", each, builder.constant([1])) for each in predictions]
+        builder.node("Concat", *columns, axis=1, name="prediction")
+        builder.output("prediction", TensorProto.DOUBLE, 2)
+    else:
+        builder.node("Identity", *predictions, name="prediction")
+        builder.output("prediction", TensorProto.DOUBLE)
+
+
+def _add_number_target(
+    builder: _GraphBuilder, target: NumberTarget | LogTarget, output: str
+) -> str:
+    """Add the prediction of one number from its output, (rows)."""
+    if isinstance(target, LogTarget):
+        return builder.node("Mul", builder.node("Exp", output), builder.constant(target.mean))
+    if target.curve is not None:
+        return builder.interpolate(output, target.curve.scores, target.curve.values)
+    scaled = builder.node("Mul", output, builder.constant(float(target.scale)))
+    return builder.node("Add", scaled, builder.constant(float(target.center)))
 
 
 def make_odd_columns(encoder: TableEncoder) -> tuple[list[Column], dict[str, np.ndarray]]:
@@ -289,6 +322,8 @@ def make_odd_columns(encoder: TableEncoder) -> tuple[list[Column], dict[str, np.
             values = np.array([known[row % len(known)] for row in range(rows)], dtype=object)
             raw = values.copy()
             values[:2], raw[:2] = None, ["", "  "]
+            values[2:5] = None if kind == "boolean" else ["?", " N/a", "NULL"]
+            raw[2:5] = ["?", " N/a", "NULL"]
             feeds[names[index]] = raw
         elif index in texts:
             words = " ".join((*texts[index].words[:3], "unseen"))

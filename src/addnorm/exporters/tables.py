@@ -66,18 +66,19 @@ class ExportedRegressor(_Exported, TabularTransformerRegressor):  # type: ignore
     """Regressor whose network an inference engine runs."""
 
 
-EXPORTED = {
+EXPORTED: dict[str, type] = {
     "TabularTransformerClassifier": ExportedClassifier,
     "TabularTransformerRegressor": ExportedRegressor,
 }
 
 
 def table_settings(source: ExportSource) -> dict[str, Any]:
-    """Return the name of the target and the types of CSV columns, for `addnorm predict`."""
+    """Return the target and the columns that are not features, for `addnorm predict`."""
     config = source.fit_config
     if config is None:
-        return {"target": DEFAULT_TARGET, "types": {}}
-    return {"target": config.target, "types": dict(config.types)}
+        return {"target": DEFAULT_TARGET, "types": {}, "ids": [], "drop": []}
+    names = {"ids": list(config.ids), "drop": list(config.drop)}
+    return {"target": config.target, "types": dict(config.types), **names}
 
 
 def write_preprocessing(estimator: Any, folder: Path) -> None:
@@ -122,10 +123,7 @@ def _held_out_rows(estimator: Any, config: Any) -> tuple[str, TableBatch]:
 def compare_rows(
     source: ExportSource, engine: TableEngine, cells: TableBatch
 ) -> tuple[float, float, tuple[int, int] | None]:
-    """Return the largest difference and the largest size of outputs, and equal predicted classes.
-
-    The original computes in float64.
-    """
+    """Return the largest difference, the largest size of outputs, and equal predicted classes."""
     expected = torch.from_numpy(source.estimator._predict_cells(cells))
     got = torch.from_numpy(engine(cells))
     difference = (got - expected).abs().nan_to_num(torch.inf)

@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -29,8 +29,6 @@ class TransformersEngine(InferenceEngine):
         class_name: class of transformers, or Auto class
         max_lengths: most tokens of source and target; None without a limit
     """
-
-    length_penalty: float | Literal["mean"] | None = "mean"
 
     def __init__(
         self,
@@ -92,11 +90,6 @@ class TransformersEngine(InferenceEngine):
         return results
 
     def _settings(self, options: DecodingOptions, end: int) -> dict[str, Any]:
-        if options.beam > 1 and options.length_penalty not in (0, "mean"):
-            raise UserError(
-                "length_penalty: expected 0 or 'mean', which transformers has, got "
-                f"{options.length_penalty!r}"
-            )
         settings: dict[str, Any] = {
             "num_beams": options.beam,
             "num_return_sequences": options.nbest if options.beam > 1 else 1,
@@ -109,7 +102,8 @@ class TransformersEngine(InferenceEngine):
             "output_scores": options.beam > 1,
         }
         if options.beam > 1:
-            settings["length_penalty"] = 1.0 if options.length_penalty == "mean" else 0.0
+            settings["length_penalty"] = _LengthPenalty(options)
+            settings["early_stopping"] = "never" if options.stop == "exact" else False
         return settings
 
     def _generate(
@@ -153,15 +147,35 @@ class TransformersEngine(InferenceEngine):
         """Return the sums of log-probabilities."""
         if options.beam > 1:
             ranks: Tensor = output.sequences_scores
-            if options.length_penalty != "mean":
-                return [float(rank) for rank in ranks]
-            steps = (output.beam_indices >= 0).sum(1)
-            return [float(rank * step) for rank, step in zip(ranks, steps, strict=True)]
+            steps = (output.beam_indices >= 0).sum(1).tolist()
+            pairs = zip(ranks.tolist(), steps, strict=True)
+            return [rank * options.penalty(step) for rank, step in pairs]
         log_probs = torch.stack(output.logits, 1).double().log_softmax(-1)  # (rows, steps, vocab)
         return [
             float(steps[: len(row)].gather(1, torch.tensor(row)[:, None]).sum())
             for steps, row in zip(log_probs, rows, strict=True)
         ]
+
+
+class _LengthPenalty(float):
+    """Exponent p of `generate`, which divides scores by length ** p, with our divisor instead.
+
+    >>> round(7 ** _LengthPenalty(DecodingOptions(beam=2, length_penalty=0.6)), 4)  # 2 ** 0.6
+    1.5157
+    """
+
+    def __new__(cls, options: DecodingOptions) -> "_LengthPenalty":
+        is_mean = options.length_penalty == "mean"
+        return super().__new__(cls, 1.0 if is_mean else options.length_penalty)
+
+    def __init__(self, options: DecodingOptions) -> None:
+        self.options = options
+
+    def __rpow__(self, length: float, mod: None = None) -> float:
+        return self.options.penalty(length)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "_LengthPenalty":
+        return self  # generate copies its config
 
 
 class _Sampler:

@@ -18,6 +18,9 @@ from addnorm.models import Model
 from addnorm.tasks.base import RunProtocol, get_run_task
 from addnorm.tasks.evaluation import evaluate
 
+BEAM_OPTIONS = DecodingOptions(beam=5)
+"""Beam search of the proof, that of `addnorm translate`."""
+
 
 def verify_engine(
     target: ExportTarget,
@@ -60,7 +63,7 @@ def verify_engine(
     tolerance = target.tolerance(prepared, largest) if tolerance is None else tolerance
     check_error(target, error, tolerance, inputs.description)
     greedy = count_identical(original, engine, inputs, DecodingOptions())
-    beam = count_identical(original, engine, inputs, target.beam_options)
+    beam = count_identical(original, engine, inputs, BEAM_OPTIONS)
     return Proof(
         inputs=inputs.description,
         sequences=inputs.num_sequences,

@@ -27,6 +27,9 @@ IGNORED_FIELDS = {
     "tokenizer_class", "torch_dtype", "torchscript", "transformers_version", "use_cache",
 }  # fmt: skip
 
+REWIRED_FIELD = "addnorm_norm"
+"""Field of the config of a stock model that was saved with norms that its class does not have."""
+
 ACTIVATIONS = {
     "relu": "relu",
     "gelu": "gelu",
@@ -163,7 +166,10 @@ class ConfigReader:
         options += [f"local_base={float(local_base)!r}"] if local_base is not None else []
         kind = rope.pop("rope_type", "default")
         scaling = ROTARY_SCALINGS.get(kind)
-        if scaling is None:
+        if kind == "dynamic":
+            self.reject("rope_type='dynamic' (it depends on the sequences that a model saw before)")
+            rope.clear()
+        elif scaling is None:
             self.reject(f"rope_type={kind!r} (supported: {', '.join(ROTARY_SCALINGS)})")
         else:
             rope.setdefault("original_max_position_embeddings", self("max_position_embeddings", 0))

@@ -32,7 +32,7 @@ class WeightRule:
     ours: tuple[str, ...]
     """One name, or several if theirs is a fused tensor. `decoder.{i}.self.q_proj` is the query
     projection of the self-attention in layer i; `.norm` and `.outer_norm` are its norms in the
-    wiring."""
+    wiring. A name with `{e}` stands for one name per expert."""
     transform: str = "same"
     """Name of the value transformation, a key of `TRANSFORMS` in `weight_mapping.py`."""
 
@@ -147,8 +147,9 @@ class Family:
 
 REFUSED = {
     **dict.fromkeys(
-        ("mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "phimoe", "granitemoe", "deepseek_v3"),
-        "its feed-forward is a mixture of experts, which addnorm does not have",
+        ("phimoe", "deepseek_v3"),
+        "its router or experts compute something else than those of addnorm, a softmax over "
+        "gated feed-forwards",
     ),
     "albert": "its layers share their weights, which the stacks of addnorm do not",
     "deberta": "its attention has terms of content and position, which addnorm does not have",
@@ -179,8 +180,11 @@ def find_family(model_type: str, class_name: str) -> tuple[Family, HeadVariant]:
             f"supported: {', '.join(sorted(FAMILIES))}"
         )
     if class_name not in family.variants:
+        kinds = {variant.kind for variant in family.variants.values()}
+        is_classifier = class_name.endswith("Classification") and "classifier" not in kinds
+        reason = ", a classifier on a decoder, while those of addnorm read in both directions"
         raise UserError(
-            f"expected a supported class of the family {model_type!r}, got {class_name}; "
-            f"supported: {', '.join(family.variants)}"
+            f"expected a supported class of the family {model_type!r}, got {class_name}"
+            f"{reason * is_classifier}; supported: {', '.join(family.variants)}"
         )
     return family, family.variants[class_name]

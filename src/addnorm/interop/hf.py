@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from addnorm.core.errors import UserError
-from addnorm.interop.config_reader import ConfigReader
+from addnorm.interop.config_reader import REWIRED_FIELD, ConfigReader
 from addnorm.interop.families import (
     encoders,  # noqa: F401 registers its families
     fairseq,  # noqa: F401 registers its families
@@ -25,6 +25,7 @@ from addnorm.interop.families import (
     gated_decoders,  # noqa: F401 registers its families
     gpt,  # noqa: F401 registers its families
     llama,  # noqa: F401 registers its families
+    mixtures,  # noqa: F401 registers its families
     modernbert,  # noqa: F401 registers its families
     seq2seq,  # noqa: F401 registers its families
     vision,  # noqa: F401 registers its families
@@ -133,6 +134,12 @@ def _read_config(hf_model: Any) -> tuple[ConfigReader, Family, HeadVariant]:
         raise UserError(
             f"hf_model: expected a class of transformers, got {name} of "
             f"{type(hf_model).__module__}, whose forward may differ"
+        )
+    rewired = getattr(config, REWIRED_FIELD, None)
+    if rewired is not None:
+        raise UserError(
+            f"hf_model: expected weights of {name}, got ones for the norms {rewired}, which "
+            "addnorm.rewire gave it; load them into a model that was rewired the same way"
         )
     family, variant = find_family(config.model_type, name)
     declared = type(config)().to_dict()

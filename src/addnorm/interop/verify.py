@@ -47,7 +47,7 @@ def verify_copy(theirs: Any, ours: Any) -> None:
     dtypes = {each.dtype for each in theirs.parameters()} & HALF_PRECISION
     if dtypes:
         theirs, ours = copy.deepcopy(theirs).float(), copy.deepcopy(ours).float()
-    inputs = _make_inputs(ours.config, next(iter(theirs.parameters())))
+    inputs = make_example_inputs(ours.config, next(iter(theirs.parameters())))
     problem = _compare_models(theirs, ours, inputs)
     if problem and dtypes:
         _restore_constants(theirs, dtypes)
@@ -110,7 +110,7 @@ def _larger_weights(theirs: Any, ours: Any) -> Iterator[None]:
             weight = their_tensors.get(pair.theirs)
             if pair.constant is not None or weight is None or weight.ndim < 2:
                 continue
-            size = weight.float().square().mean().sqrt().item() * min(weight.shape) ** 0.5
+            size = weight.float().square().mean().sqrt().item() * min(weight.shape[-2:]) ** 0.5
             factor = 2.0 ** round(math.log2(max(1.0, PROBE_GAIN / size))) if size else 1.0
             for tensor in (weight, *(our_tensors[n] for n in pair.ours if n in our_tensors)):
                 if tensor not in before:  # tied weights have several names
@@ -162,7 +162,8 @@ def _describe_model(model: Model) -> dict[str, Any]:
     return fields | {name: tuple(weight.shape) for name, weight in model.named_parameters()}
 
 
-def _make_inputs(config: Config, weight: Tensor) -> dict[str, Tensor]:
+def make_example_inputs(config: Config, weight: Tensor) -> dict[str, Tensor]:
+    """Return small keyword inputs of a converted model, on the device of a weight."""
     if config.image is not None:
         shape = (1, config.channels, config.image, config.image)
         waves = torch.arange(shape[1] * shape[2] * shape[3], device=weight.device).sin()

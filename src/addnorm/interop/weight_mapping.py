@@ -94,6 +94,11 @@ TRANSFORMS = {
         lambda x, s, k: _split_rows(_transpose(x), s, k),
         lambda parts, s, k: _transpose(torch.cat(tuple(parts))),
     ),
+    # Matrices of all experts in one tensor, (experts, rows, columns).
+    "experts": TensorTransform(
+        lambda x, s, k: _split_rows(x.flatten(0, 1), s, k),
+        lambda parts, s, k: torch.cat(tuple(parts)).reshape(s),
+    ),
     # Query and gate of every head, as in Qwen3-Next.
     "with_gate": TensorTransform(_split_gates, _merge_gates),
     # Rotary positions that turn the other way, as in nanochat.
@@ -273,7 +278,15 @@ class WeightMapper:
             for text, tail in ((name, ""), (stem, f".{leaf}")):
                 layer = _match_layer(rule.theirs, text)
                 if layer is not None:
-                    yield rule, tuple(self._our_name(ours, layer) + tail for ours in rule.ours)
+                    names = (self._our_name(ours, layer) + tail for ours in rule.ours)
+                    yield rule, self._expand_experts(tuple(names))
+
+    def _expand_experts(self, names: tuple[str, ...]) -> tuple[str, ...]:
+        """Return names with `{e}` once for every expert."""
+        if not any("{e}" in name for name in names):
+            return names
+        experts = range(self.model.config.experts or 0)
+        return tuple(name.replace("{e}", str(expert)) for expert in experts for name in names)
 
     def _our_name(self, ours: str, layer: int) -> str:
         """Resolve a name of a rule to one of our state dict.

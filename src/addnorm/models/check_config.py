@@ -6,7 +6,6 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.distributed.tensor import DTensor
 
 from addnorm.core.errors import UserError
 
@@ -25,7 +24,7 @@ def check_matches_config(model: Any) -> None:
     Args:
         model: a `Model`
     """
-    if any(isinstance(weight, DTensor) for weight in model.parameters()):
+    if any(_is_sharded(weight) for weight in model.parameters()):
         return  # each process has a part of the weights only
     with torch.device("meta"):
         twin = type(model)(model.config)
@@ -39,6 +38,14 @@ def check_matches_config(model: Any) -> None:
     if not any(weight.is_meta for weight in model.parameters()):
         twin.load_state_dict(model.state_dict(), assign=True)
         _compare_outputs(model, twin)
+
+
+def _is_sharded(weight: nn.Parameter) -> bool:
+    if type(weight) is nn.Parameter:  # the common case; importing DTensor takes a second
+        return False
+    from torch.distributed.tensor import DTensor
+
+    return isinstance(weight, DTensor)
 
 
 def _compare_modules(model: nn.Module, twin: nn.Module) -> None:
@@ -67,7 +74,7 @@ def _compare_tensors(model: nn.Module, twin: nn.Module) -> None:
 
 
 def _compare_outputs(model: nn.Module, twin: nn.Module) -> None:
-    inputs = _make_inputs(model)
+    inputs = make_example_inputs(model)
     # The class' own forward: a wrapper of an instance, such as that of mixed precision, rounds.
     forward: Any = type(model).forward
     with _evaluation_mode(twin), _evaluation_mode(model):
@@ -85,7 +92,7 @@ def _compare_outputs(model: nn.Module, twin: nn.Module) -> None:
         )
 
 
-def _make_inputs(model: Any) -> tuple[Any, ...]:
+def make_example_inputs(model: Any) -> tuple[Any, ...]:
     """Return a small batch for a model."""
     config, weight = model.config, next(model.parameters())
     if config.image is not None:

@@ -144,6 +144,16 @@ class Config(FrozenConfig):
     canon: str = ""
     """Places of Canon layers, letters of ABCD (lm, prefix_lm)."""
 
+    experts: Size | None = None
+    """Number of feed-forward networks per layer, of which a router chooses some for every token;
+    one network without a router if None."""
+    experts_per_token: Size = 2
+    """Experts that the router chooses for a token."""
+    normalize_routes: bool = True
+    """Whether the weights of the chosen experts are divided by their sum."""
+    shared_ffn_dim: Size | None = None
+    """Hidden width of one more expert, gated, which every token uses; none if None."""
+
     classes: Size | None = None
     """Number of classes; None returns the hidden states (classifier)."""
     pooling: Literal["cls", "mean", "none"] = "cls"
@@ -219,6 +229,11 @@ class Config(FrozenConfig):
             raise ValueError(
                 "head_layer: expected True with embed_dim, got False; it maps dim to embed_dim"
             )
+        if self.scale is not None and self.experts is not None:
+            raise ValueError(
+                f"scale: expected None for a model with experts, got {self.scale}; the scales have "
+                "no rule for routers"
+            )
         self._reject_unused(reads_images)
         if reads_images and self.image and self.patch:
             tokens = (self.image // self.patch) ** 2 + self.class_tokens
@@ -244,6 +259,9 @@ class Config(FrozenConfig):
             ("pooler_activation", not self.pooler, "the model has no pooler"),
             ("pooler_norm", not self.pooler, "the model has no pooler"),
             ("head_activation", not self.head_layer, "the model has no head_layer"),
+            ("experts_per_token", self.experts is None, "the model has no experts"),
+            ("normalize_routes", self.experts is None, "the model has no experts"),
+            ("shared_ffn_dim", self.experts is None, "the model has no experts"),
         ):
             default = type(self).model_fields[name].default
             if is_unused and getattr(self, name) != default:

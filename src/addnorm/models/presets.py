@@ -1,12 +1,13 @@
 """Presets: configs of published models, one row each."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from addnorm.core.calls import Call
 from addnorm.core.cards import Card, Option
 from addnorm.core.errors import UnknownNameError, UserError, unknown_name_message
+from addnorm.core.registry import REGISTRIES, Registry, load_entry_points
 from addnorm.models.config import Config
 
 
@@ -20,8 +21,8 @@ class Preset:
     """Display name with size."""
     paper: str
     """Authors, title, year, arXiv number."""
-    parameters: int
-    """Parameter count of the released weights."""
+    parameters: int | None
+    """Parameter count of the released weights; None for a preset of one's own."""
     config: Config
     """Config at full size."""
 
@@ -60,7 +61,7 @@ class Preset:
                 f"{depth} layers of {c.dim}, {c.heads} heads"
             ),
             paper=self.paper,
-            summary=f"{c.kind}, {self.parameters:,} parameters.",
+            summary=f"{c.kind}, {self.parameters:,} parameters." if self.parameters else c.kind,
             options={
                 name: Option(value, type=Config.model_fields[name].annotation)
                 for name, value in c.model_dump(exclude_defaults=True).items()
@@ -72,9 +73,33 @@ class Presets:
     """Presets by name, with the interface of a registry for listing and display."""
 
     family = "preset"
+    base = Config
 
     def __init__(self, rows: dict[str, Preset]) -> None:
         self._rows = rows
+        self.own: dict[str, Preset] = {}
+        """Those that `addnorm.register` added."""
+
+    def accepts(self, member: object) -> bool:
+        """Return whether `register` takes an object as a preset."""
+        return isinstance(member, Config)
+
+    def register(self, card: Card) -> Callable[[Config], Config]:
+        """Return a function that registers a config under the name of `card`."""
+
+        def add(config: Config) -> Config:
+            if card.name in self._rows and card.name not in self.own:
+                raise UserError(f"preset {card.name!r} exists already; choose another name")
+            if not card.name.replace("-", "_").isidentifier():
+                raise UserError(
+                    f"name of a preset: expected letters, digits, - and _, such as my_gpt, got "
+                    f"{card.name!r}"
+                )
+            preset = Preset(card.name, card.title, card.paper, None, config)
+            self._rows[card.name] = self.own[card.name] = preset
+            return config
+
+        return add
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._rows)
@@ -83,10 +108,12 @@ class Presets:
         return len(self._rows)
 
     def __contains__(self, name: object) -> bool:
+        if name not in self._rows:
+            load_entry_points()
         return name in self._rows
 
     def __getitem__(self, name: str) -> Preset:
-        if name not in self._rows:
+        if name not in self:
             raise UnknownNameError(unknown_name_message("preset", name, self._rows))
         return self._rows[name]
 
@@ -259,3 +286,4 @@ PRESETS = registry = Presets(
         for name, title, paper, parameters, values in _ROWS
     }
 )
+REGISTRIES.append(cast("Registry[Any]", PRESETS))  # for `addnorm.register`

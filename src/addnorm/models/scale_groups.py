@@ -16,8 +16,16 @@ from addnorm.sublayers import FeedForward
 from addnorm.sublayers.multihead import MultiHeadAttention
 
 Group = dict[str, Any]
-OPTIMIZER_RULES: dict[str, Rule] = {"sgd": "sgd", "muon": "muon", "adafactor": "adafactor"}
+OPTIMIZER_RULES: dict[str, Rule] = {
+    **{"sgd": "sgd", "asgd": "sgd", "muon": "muon", "muon_match_rms": "muon_match_rms"},
+    **{"adafactor": "adafactor"},
+}
 """Rules of optimizers by name in lower case; all others have that of Adam."""
+ADAM_NAMES = (
+    *("adam", "adamw", "radam", "nadam", "adamax", "adagrad", "adadelta", "rmsprop", "rprop"),
+    *("lion", "lamb", "sophia", "adamw8bit", "adam8bit"),
+)
+"""Names of optimizers with the rule of Adam; a class may have any name."""
 
 
 def scale_groups(
@@ -42,8 +50,9 @@ def scale_groups(
         weight_decay: weight decay of the base model
         eps: epsilon of the base model
         optimizer: kind of optimizer or its class: "sgd"; "muon" (with torch's
-            adjust_lr_fn="original") for matrices in layers, where the other groups are for Adam;
-            "adafactor"; all others are like "adam", whose steps are as large as the learning rate
+            adjust_lr_fn="original") for matrices in layers, where the groups with
+            `group["rule"] == "adam"` are for Adam; "adafactor"; all others are like "adam", whose
+            steps are as large as the learning rate
         scale: rule for a model without one. Its forward pass stays as it is: the factors of the
             rule move into learning rates, as if initial weights had been multiplied by them. The
             table of a tied head keeps the rate of an embedding.
@@ -59,7 +68,8 @@ def scale_groups(
     for name, value in (("lr", lr), ("eps", eps), ("weight_decay", weight_decay)):
         at_least = 0 if name == "weight_decay" else math.ulp(0)
         if not isinstance(value, int | float) or not at_least <= value < math.inf:
-            raise UserError(f"{name}: expected a positive number, got {value!r}")
+            kind = "number of at least 0" if name == "weight_decay" else "positive number"
+            raise UserError(f"{name}: expected a {kind}, got {value!r}")
     rule = find_rule(optimizer)
     wired = find_wired_module(model)
     factors = ParameterFactors(wired, scale)
@@ -90,9 +100,12 @@ def find_rule(optimizer: str | type) -> Rule:
             f'optimizer: expected "adam", "sgd", "muon", "adafactor" or a class, got {optimizer!r}'
         )
     name = (optimizer if isinstance(optimizer, str) else optimizer.__name__).lower()
-    if not name.isidentifier():
-        raise UserError(unknown_name_message("optimizer", name, ("adam", *OPTIMIZER_RULES)))
-    return "muon_match_rms" if name == "muon_match_rms" else OPTIMIZER_RULES.get(name, "adam")
+    known = (*OPTIMIZER_RULES, *ADAM_NAMES)
+    if isinstance(optimizer, str) and name not in known:
+        raise UserError(
+            unknown_name_message("optimizer", optimizer, known, choices="pass its class")
+        )
+    return OPTIMIZER_RULES.get(name, "adam")
 
 
 def find_wired_module(model: nn.Module) -> WiredModule:

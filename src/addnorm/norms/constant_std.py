@@ -31,11 +31,15 @@ class ConstantStd(AffineNorm):
     y = weight * (x - mean(x)) / s + bias
     s = sqrt(var(x) + eps), or `deviation` if `removed`
 
+    With center=False, for models with RMSNorm, the mean stays: y = weight * x / s + bias, with the
+    root mean square in place of the deviation.
+
     x, y: (..., dim)
     weight: (dim), starts at 1; absent with affine=False
     bias: (dim), starts at 0; absent with affine=False
     deviation: scalar, buffer, starts at 0; running mean of sqrt(var(x) + eps) in training
     removed: scalar, buffer, starts at 0; whether the deviation is constant
+    place: scalar, buffer, starts at 0; number in the order of the forward pass, if known
 
     Heimersheim 2024, section 3; running mean: Baroni et al., Transformers Don't Need LayerNorm at
     Inference Time, 2025, arXiv 2507.02559. `addnorm.rewiring.removal` removes norms on a schedule.
@@ -43,22 +47,27 @@ class ConstantStd(AffineNorm):
 
     # NOTE[DIFF]: the released code keeps separate deviations of the first position and of
     # end-of-text tokens, which are far larger in GPT-2; here all tokens share one.
-    def __init__(self, dim: int, *, eps: NonNegative = 1e-5, affine: bool = True) -> None:
+    def __init__(
+        self, dim: int, *, eps: NonNegative = 1e-5, affine: bool = True, center: bool = True
+    ) -> None:
         super().__init__(dim, affine=affine, bias=affine)
-        self.eps = eps
+        self.eps, self.center = eps, center
         self.deviation: Tensor
         self.removed: Tensor
+        self.place: Tensor
         self.register_buffer("deviation", torch.empty(()))
         self.register_buffer("removed", torch.empty((), dtype=torch.bool))
+        self.register_buffer("place", torch.empty((), dtype=torch.int64))
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
         super().reset_parameters()
         self.deviation.zero_()
         self.removed.zero_()
+        self.place.zero_()
 
     def normalize(self, x: Tensor, mask: Tensor | None, cond: Tensor | None) -> Tensor:
-        centered = x - x.mean(-1, keepdim=True)
+        centered = x - x.mean(-1, keepdim=True) if self.center else x
         own = (centered.square().mean(-1, keepdim=True) + self.eps).sqrt()
         if self.training:
             self._update(own, mask)

@@ -5,6 +5,7 @@ from torch import Tensor, nn
 
 from addnorm.core.cards import Card
 from addnorm.core.registry import Positive
+from addnorm.kernels.norm import dyt
 from addnorm.norms.affine import AffineNorm
 from addnorm.norms.base import register
 
@@ -49,4 +50,4 @@ class DyT(AffineNorm):
         nn.init.constant_(self.alpha, self.slope)
 
     def normalize(self, x: Tensor, mask: Tensor | None, cond: Tensor | None) -> Tensor:
-        return self.apply_affine(torch.tanh(self.alpha * x))
+        return dyt(x, self.alpha, self.weight, self.bias)

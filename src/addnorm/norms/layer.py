@@ -3,13 +3,13 @@
 from typing import Literal
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from addnorm.core.cards import Card
 from addnorm.core.errors import UserError
 from addnorm.core.registry import NonNegative
 from addnorm.kernels.add_norm.reference import NormParams
+from addnorm.kernels.norm import layer_norm
 from addnorm.norms.affine import AffineNorm
 from addnorm.norms.base import register
 from addnorm.norms.statistics import EpsMode, VarMode, standard_deviation
@@ -86,7 +86,7 @@ class LayerNorm(AffineNorm):
     def normalize(self, x: Tensor, mask: Tensor | None, cond: Tensor | None) -> Tensor:
         gain, bias = self._full_gain(_cast_like(self.weight, x)), _cast_like(self.bias, x)
         if self.is_standard:
-            return F.layer_norm(x, (self.dim,), gain, bias, self.eps)
+            return layer_norm(x, gain, bias, self.eps)
         centered = x - x.mean(-1, keepdim=True)
         spread = standard_deviation(centered, var=self.var, eps=self.eps, eps_mode=self.eps_mode)
         y = centered / spread if gain is None else centered / spread * gain

@@ -3,13 +3,13 @@
 from typing import Literal
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from addnorm.core.cards import Card
 from addnorm.core.errors import UserError
 from addnorm.core.registry import Fraction, NonNegative
 from addnorm.kernels.add_norm.reference import NormParams
+from addnorm.kernels.norm import rms_norm
 from addnorm.norms.affine import AffineNorm
 from addnorm.norms.base import register
 from addnorm.norms.statistics import EpsMode, root_mean_square
@@ -101,7 +101,7 @@ class RMSNorm(AffineNorm):
     def normalize(self, x: Tensor, mask: Tensor | None, cond: Tensor | None) -> Tensor:
         weight = None if self.weight is None else self.weight.to(x.dtype) + self.gain_offset
         if self.is_standard:
-            y = F.rms_norm(x, (self.dim,), weight, self.eps)
+            y = rms_norm(x, weight, self.eps)
         else:
             y = x / root_mean_square(x[..., : self.k], eps=self.eps, eps_mode=self.eps_mode)
             y = y if weight is None else y * weight

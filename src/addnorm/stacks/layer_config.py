@@ -7,13 +7,17 @@ from typing import Any
 from torch import nn
 
 from addnorm.core.errors import UserError, unknown_name_message
-from addnorm.sublayers import CrossAttention, FeedForward, SelfAttention
+from addnorm.sublayers import CrossAttention, FeedForward, MixtureOfExperts, SelfAttention
 from addnorm.sublayers.activations import is_gated
 from addnorm.sublayers.attention_options.canon import check_places
 from addnorm.sublayers.attention_options.value_residual import VALUE_RESIDUALS
 from addnorm.sublayers.base import check_bool, check_dropout, check_positive_int
 
-INNER_OPTIONS = ("gate", "sink", "exclusive", "value_residual", "value_embed", "canon")
+EXPERT_OPTIONS = ("experts", "experts_per_token", "normalize_routes", "shared_ffn_dim")
+INNER_OPTIONS = (
+    *("gate", "sink", "exclusive", "value_residual", "value_embed", "canon"),
+    *EXPERT_OPTIONS,
+)
 """Options inside attention and feed-forward that few engines know."""
 
 
@@ -60,6 +64,15 @@ class LayerConfig:
     The stack is then called with `ids`."""
     canon: str = ""
     """Places of Canon layers, such as "ABCD"; decoders only."""
+    experts: int | None = None
+    """Number of feed-forward networks per layer, of which a router chooses some for every token;
+    one network without a router if None."""
+    experts_per_token: int = 2
+    """Experts that the router chooses for a token."""
+    normalize_routes: bool = True
+    """Whether the weights of the chosen experts are divided by their sum."""
+    shared_ffn_dim: int | None = None
+    """Hidden features of one more expert, gated, which every token uses; none if None."""
     attention_dropout: float = 0.0
     """Dropout rate of the attention probabilities."""
     activation_dropout: float = 0.0
@@ -73,6 +86,7 @@ class LayerConfig:
         if self.ffn_bias is not None:
             check_bool("ffn_bias", self.ffn_bias)
         check_places(self.canon)
+        self._check_experts()
         if self.value_residual not in VALUE_RESIDUALS:
             message = unknown_name_message(
                 "value_residual", str(self.value_residual), VALUE_RESIDUALS
@@ -80,6 +94,20 @@ class LayerConfig:
             raise UserError(message)
         check_dropout("attention_dropout", self.attention_dropout)
         check_dropout("activation_dropout", self.activation_dropout)
+
+    def _check_experts(self) -> None:
+        if self.experts is not None:
+            places = [place for place in self.canon if place in "CD"]
+            if places:
+                raise UserError(f"canon: expected A and B only with experts, got {self.canon!r}")
+            return
+        defaults = type(self).__dataclass_fields__
+        for name in EXPERT_OPTIONS[1:]:
+            if getattr(self, name) != defaults[name].default:
+                raise UserError(
+                    f"{name}: expected the default without experts, got {getattr(self, name)!r}; "
+                    f"leave {name} out or set experts"
+                )
 
     @property
     def attention_options(self) -> dict[str, Any]:
@@ -110,6 +138,9 @@ class LayerConfig:
         attention = 2 * dim * head_dim * (heads + (self.kv_heads or heads))
         gates = 2 if is_gated(self.activation) else 1
         ffn = (1 + gates) * dim * (self.ffn_dim or -(-8 * dim // (1 + gates)))
+        if self.experts is not None:
+            check_positive_int("experts", self.experts)
+            ffn = self.experts * (ffn + dim) + (1 + gates) * dim * (self.shared_ffn_dim or 0)
         return sum(ffn if kind == "ffn" else attention for kind in kinds)
 
     def build_layer(
@@ -140,7 +171,6 @@ class LayerConfig:
             "sink": self.sink,
             "dropout": self.attention_dropout,
         }
-        ffn_bias = self.bias if self.ffn_bias is None else self.ffn_bias
         builders: dict[str, Callable[[], nn.Module]] = {
             "self": lambda: SelfAttention(
                 dim,
@@ -155,13 +185,25 @@ class LayerConfig:
                 **attention,
             ),
             "cross": lambda: CrossAttention(dim, heads, **attention),
-            "ffn": lambda: FeedForward(
-                dim,
-                self.ffn_dim,
-                activation=self.activation,
-                bias=ffn_bias,
-                dropout=self.activation_dropout,
-                canon="".join(place for place in self.canon if place in "CD"),
-            ),
+            "ffn": lambda: self._build_feed_forward(dim),
         }
         return [builders[kind]() for kind in kinds]
+
+    def _build_feed_forward(self, dim: int) -> nn.Module:
+        options: dict[str, Any] = {
+            "activation": self.activation,
+            "bias": self.bias if self.ffn_bias is None else self.ffn_bias,
+            "dropout": self.activation_dropout,
+        }
+        if self.experts is None:
+            canon = "".join(place for place in self.canon if place in "CD")
+            return FeedForward(dim, self.ffn_dim, canon=canon, **options)
+        return MixtureOfExperts(
+            dim,
+            self.ffn_dim,
+            experts=self.experts,
+            k=self.experts_per_token,
+            normalize=self.normalize_routes,
+            shared_hidden=self.shared_ffn_dim,
+            **options,
+        )

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from addnorm.core.errors import UserError
 from addnorm.core.validation import MAX_DEPTH, MAX_WIDTH, check_memory
+from addnorm.kernels.host_copies import recall, to_device
 from addnorm.kernels.inputs import check_tensor, has_shape
 from addnorm.norms.base import Norm, make_norm
 from addnorm.norms.base import registry as norms
@@ -160,12 +161,16 @@ class TransformerStack(Stack):
             return False
         num_valid = num_tokens = 0
         for each, mask in zip((x, context.get("memory")), masks, strict=True):
-            if not isinstance(each, Tensor) or each.ndim != 3 or each.is_meta:
+            if not isinstance(each, Tensor) or each.ndim != 3:
                 continue
             if mask is not None and (mask.dtype != torch.bool or mask.shape != each.shape[:2]):
                 return False
+            host = None if mask is None else recall(mask)
+            if mask is not None and mask.is_meta and host is None:
+                return False
             num_tokens += each.shape[0] * each.shape[1]
-            num_valid += each.shape[0] * each.shape[1] if mask is None else int(mask.sum())
+            values = mask if host is None else host
+            num_valid += each.shape[0] * each.shape[1] if values is None else int(values.sum())
         return num_valid <= MAX_PACKED_FRACTION * num_tokens and not self.taps.has_hooks
 
     @property
@@ -198,10 +203,11 @@ class TransformerStack(Stack):
         index = context.pop("position_index", None)
         x, context = super()._prepare_inputs(x, mask, cond, context)
         cache = self._check_cache(context.get("cache"))
-        index = (
-            _position_index(x, mask, cache) if index is None else _check_position_index(index, x)
-        )
         packing = context.get("packing")
+        if index is None:
+            index = _position_index(x, mask, cache)
+        elif packing is None:  # the index of packed tokens was checked before it was packed
+            index = _check_position_index(index, x)
         # The bias of query and key has the shape of the batch, packed or not.
         query_index = index if packing is None else packing.unpack(index)
         key_index = query_index if cache is None else cache.append_positions(query_index)
@@ -306,7 +312,7 @@ class Decoder(TransformerStack):
 
 def _build_packing(x: Tensor, mask: Tensor | None) -> Packing:
     if mask is None:
-        mask = torch.ones(x.shape[:2], dtype=torch.bool, device=x.device)
+        mask = to_device(torch.ones(x.shape[:2], dtype=torch.bool), x.device)
     return Packing.from_mask(mask)
 
 

@@ -8,6 +8,7 @@ from addnorm.sublayers.attention import CrossAttention, SelfAttention
 from addnorm.sublayers.base import Sublayer
 from addnorm.sublayers.cache import KVCache
 from addnorm.sublayers.feedforward import FeedForward
+from addnorm.sublayers.mixture import MixtureOfExperts
 from addnorm.sublayers.positions import (
     LearnedPositions,
     NoPositions,
@@ -26,6 +27,7 @@ __all__ = [
     "KVCache",
     "LearnedPositions",
     "LearnedT5Positions",
+    "MixtureOfExperts",
     "NoPositions",
     "Positions",
     "RotaryPositions",

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from addnorm.core.errors import UserError
+from addnorm.kernels.host_copies import recall
 
 
 def padding_mask(lengths: Tensor, length: int | None = None) -> Tensor:
@@ -29,6 +30,8 @@ def is_right_padded(mask: Tensor) -> bool:
     >>> is_right_padded(torch.tensor([[False, True]]))
     False
     """
+    known = recall(mask)
+    mask = mask if known is None else known
     return bool((mask[:, 1:] <= mask[:, :-1]).all())
 
 

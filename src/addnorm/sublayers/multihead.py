@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from addnorm.core.plan import Plugs, Shape
 from addnorm.kernels.attention import decode
-from addnorm.kernels.attention.varlen import varlen_attention
+from addnorm.kernels.attention.varlen import can_use_varlen, varlen_attention
 from addnorm.kernels.linear import apply_linear
 from addnorm.sublayers import masks
 from addnorm.sublayers.attention_options.output_gate import OutputGate
@@ -231,6 +231,7 @@ class MultiHeadAttention(Sublayer):
         explicit = weights or self.has_hooks or cap is not None
         if packing is not None and memory_packing is not None:
             unsupported = explicit or dropout or self.persistent or self.options.sink != "none"
+            unsupported = unsupported or not can_use_varlen(q, k)
             if visible is None and bias is None and not unsupported:
                 offsets = packing.offsets, memory_packing.offsets
                 # squeeze, not q[0], whose backward would copy

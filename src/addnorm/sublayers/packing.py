@@ -12,6 +12,7 @@ from torch import Tensor
 
 from addnorm.core.errors import UserError
 from addnorm.kernels.attention.reference import SequenceOffsets
+from addnorm.kernels.host_copies import recall, to_device
 from addnorm.sublayers import masks
 
 
@@ -40,7 +41,9 @@ class Packing:
                 "mask: expected boolean of shape (B, L), True at valid tokens, got "
                 f"{mask.dtype} of shape {tuple(mask.shape)}"
             )
-        return cls(mask, mask.flatten().nonzero().squeeze(1))
+        host = recall(mask)
+        index = (mask if host is None else host).flatten().nonzero().squeeze(1)
+        return cls(mask, index if host is None else to_device(index, mask.device))
 
     @property
     def num_tokens(self) -> int:
@@ -55,7 +58,9 @@ class Packing:
     @cached_property
     def offsets(self) -> SequenceOffsets:
         """Offsets of the sequences among the valid tokens."""
-        return SequenceOffsets.from_lengths(self.mask.sum(1).tolist(), device=self.mask.device)
+        host = recall(self.mask)
+        lengths = (self.mask if host is None else host).sum(1).tolist()
+        return SequenceOffsets.from_lengths(lengths, device=self.mask.device)
 
     def pack(self, x: Tensor, *, dim: int = 1) -> Tensor:
         """Return the valid tokens: (B, L, ...) to (1, N, ...). dim: the axis of the tokens."""

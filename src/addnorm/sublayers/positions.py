@@ -227,8 +227,8 @@ class LearnedPositions(Positions):
     def add(self, x: Tensor, index: Tensor) -> Tensor:
         if is_dry_run():  # the index has no values
             last = index.shape[-1] - 1
-        elif torch.compiler.is_compiling() or not index.numel():
-            last = 0
+        elif torch.compiler.is_compiling() or not index.numel() or index.device.type != "cpu":
+            last = 0  # a GPU reports an index beyond the table by itself, and reading would wait
         else:
             last = int(index.max())
         length = len(self.table)

@@ -291,6 +291,45 @@ def test_any_options_fold(options, head, kind, data):
     )
 
 
+INNER_OPTIONS = [
+    {"gate": "element"},
+    {"gate": "head", "bias": False},
+    {"sink": "learned"},
+    {"sink": "off_by_one"},
+    {"exclusive": True},
+    {"value_residual": "half"},
+    {"value_residual": "scalar"},
+    {"value_residual": "token"},
+    {"value_embed": True},
+    {"canon": "A"},
+    {"canon": "BD"},
+    {"experts": 3, "activation": "swiglu"},
+    {"experts": 3, "shared_ffn_dim": 7, "normalize_routes": False},
+]
+
+
+@pytest.mark.parametrize(
+    "arrangement",
+    [
+        {"wiring": "deepnorm"},
+        {"wiring": "rezero", "attention_scale": 0.3},
+        {"wiring": "layer_scale", "norm": "rms(affine=False)"},
+        {"wiring": "ln_scaling", "norm": "rms(affine=False)"},
+        {"wiring": "layer_scale", "norm": "rms(bias=True)"},
+        {"wiring": "rezero(post_norm=True)", "norm": "layer(var=unbiased)"},
+        {"wiring": "post_ln", "norm": "seednorm"},
+        {"wiring": "scaled(pre_ln, r=0.3)", "norm": "gatednorm"},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("options", INNER_OPTIONS, ids=str)
+def test_options_inside_sublayers_keep_the_outputs(options, arrangement):
+    """Each combination folds exactly, or stays with its reason."""
+    model = make_model("lm", dtype=torch.float64, **arrangement, **options)
+    plain, _ = check_fold(model, atol=max(1e-10, 1000 * measure_rounding(model)))
+    assert {name: getattr(plain.config, name) for name in options} == options
+
+
 @pytest.mark.parametrize("qk_norm", ["none", "l2", "cosine", "rms", "rms_head", "layer_head"])
 def test_query_key_norms_keep_the_outputs(qk_norm):
     model = make_model("lm", wiring="rezero", qk_norm=qk_norm, dtype=torch.float64)

@@ -29,6 +29,9 @@ from addnorm.sublayers.masks import is_right_padded
 EXACT_PATIENCE = 4
 """Multiples of the beam that must have finished before a search stops, for `stop="exact"`."""
 
+RANKING_PATIENCE = 2
+"""The same where finished hypotheses are ranked here, by a penalty that the engine lacks."""
+
 
 class CTranslate2Engine(InferenceEngine):
     """Model of a folder that `write_spec` wrote, opened by CTranslate2.
@@ -40,8 +43,6 @@ class CTranslate2Engine(InferenceEngine):
         stored_type: number format of the weights
         threads: number of threads; 0 lets the engine decide
     """
-
-    length_penalty = "mean"
 
     def __init__(
         self,
@@ -97,7 +98,7 @@ class CTranslate2Engine(InferenceEngine):
             # A greedy search with a larger limit has the same tokens, so limits share a batch.
             for group in self._group(sentences, left, by_limit=False):
                 batch = [sentences[index] for index in group]
-                decoded = self._decode(batch, self._shared_limit(batch), settings, end)
+                decoded = self._decode(batch, self._shared_limit(batch), settings, options, end)
                 for index, hypotheses in zip(group, decoded, strict=True):
                     results[index] = hypotheses
             left = [
@@ -107,7 +108,7 @@ class CTranslate2Engine(InferenceEngine):
             ]
         for group in self._group(sentences, left):
             batch = [sentences[index] for index in group]
-            decoded = self._decode(batch, batch[0].limit, settings, end)
+            decoded = self._decode(batch, batch[0].limit, settings, options, end)
             for index, hypotheses in zip(group, decoded, strict=True):
                 results[index] = hypotheses
         return results
@@ -151,11 +152,6 @@ class CTranslate2Engine(InferenceEngine):
                 )
 
     def _search_settings(self, options: DecodingOptions, end: int) -> dict[str, Any]:
-        if options.beam > 1 and options.length_penalty not in (0, "mean"):
-            raise UserError(
-                "length_penalty: expected 0 or 'mean', which CTranslate2 has, got "
-                f"{options.length_penalty!r}"
-            )
         if options.min_p is not None:
             raise UserError("min_p: expected None, CTranslate2 has top_k and top_p")
         sampling: dict[str, Any] = {}
@@ -167,11 +163,15 @@ class CTranslate2Engine(InferenceEngine):
                 "sampling_topp": options.top_p or 1,
                 "sampling_temperature": options.temperature or 1,
             }
+        # The engine stops at `beam` finished hypotheses, even if a running one is better.
+        patience = EXACT_PATIENCE if options.beam > 1 and options.stop == "exact" else 1
+        is_ranked = _ranks_itself(options)
+        if not is_ranked:
+            patience = max(patience, RANKING_PATIENCE)
         return {
             "beam_size": options.beam,
-            "num_hypotheses": options.nbest,
-            # The engine stops at `beam` finished hypotheses, even if a running one is better.
-            "patience": EXACT_PATIENCE if options.beam > 1 and options.stop == "exact" else 1,
+            "num_hypotheses": options.nbest if is_ranked else options.beam * patience,
+            "patience": patience,
             "length_penalty": 1 if options.length_penalty == "mean" else 0,
             "return_scores": True,
             "return_end_token": True,  # so that the length penalty counts it, as ours does
@@ -181,7 +181,12 @@ class CTranslate2Engine(InferenceEngine):
         }
 
     def _decode(
-        self, batch: Sequence[Sentence], limit: int, settings: dict[str, Any], end: int
+        self,
+        batch: Sequence[Sentence],
+        limit: int,
+        settings: dict[str, Any],
+        options: DecodingOptions,
+        end: int,
     ) -> Iterator[list[Hypothesis]]:
         if self.kind == "seq2seq":
             prefixes = [sentence.prefix[1:] for sentence in batch]
@@ -213,7 +218,9 @@ class CTranslate2Engine(InferenceEngine):
                 given = len(sentence.prefix) - 1 if self.kind == "seq2seq" else 0
                 score *= len(tokens) ** power
                 hypotheses.append(make_hypothesis(tokens[given:], score, end))
-            yield hypotheses
+            if not _ranks_itself(options):
+                hypotheses.sort(key=lambda each: -each.score / options.penalty(each.length))
+            yield hypotheses[: options.nbest]
 
     def _tokens(self, numbers: Sequence[int]) -> list[str]:
         return [self._names[number] for number in numbers]
@@ -279,3 +286,8 @@ class CTranslate2Engine(InferenceEngine):
         nll = -torch.cat(self.score_targets(sources, rows)).double().sum()
         count = torch.tensor(sum(map(len, rows)))
         return LossSums(nll, nll, torch.tensor(torch.nan), count)  # it returns no other token
+
+
+def _ranks_itself(options: DecodingOptions) -> bool:
+    """Return whether the engine has the length penalty, score / length ** p with p of 0 or 1."""
+    return options.beam == 1 or options.length_penalty in (0, "mean")

@@ -101,10 +101,10 @@ class StackWriter:
         specs = import_ctranslate2().specs
         first = self.stack.sublayers[self.kinds.index("ffn")]
         attention = self.stack.sublayers[0]
-        assert isinstance(first, FeedForward) and isinstance(attention, SelfAttention)
         wiring, positions = self.wiring, self.stack.positions
         for name, value in self.config.attention_options.items():
             raise refuse(f"{self.side} layer 0", f"{name}={value}")
+        assert isinstance(first, FeedForward) and isinstance(attention, SelfAttention)
         if first.activation not in ACTIVATIONS:
             raise refuse(f"{self.side} layer 0, ffn", f"the activation {first.activation}")
         options: dict[str, Any] = {

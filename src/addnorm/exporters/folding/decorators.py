@@ -48,7 +48,7 @@ def _move_factors(stack: TransformerStack, wiring: Scaled) -> None:
     for index, norm in _exit_norms(wiring):
         factor = wiring.factors[index]
         if norm is None:
-            laws.scale_outputs([laws.writer(stack.sublayers[index])], factor)
+            laws.scale_outputs(laws.writers(stack.sublayers[index]), factor)
             continue
         norm.set_gain(factor)
         if isinstance(norm, AffineNorm) and norm.bias is not None:

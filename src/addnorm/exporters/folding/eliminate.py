@@ -66,7 +66,7 @@ def _without_norms(form: StackForm) -> None:
     for site, (read_scale, read_shift), branch in steps:
         _apply_inner_shifts(site)
         _read_affine(site, read_scale, read_shift)
-        laws.scale_outputs([laws.writer(site.sublayer)], branch)
+        laws.scale_outputs(laws.writers(site.sublayer), branch)
         site.pre_norm = site.post_norm = None
     final_scale, final_shift = _as_map(form.final_norm, ones)
     final_scale, final_shift = _compose(form.end_scale, form.end_shift, final_scale, final_shift)
@@ -102,7 +102,7 @@ def _with_norms(form: StackForm, scale_entry: ScaleEntry) -> None:
     for site in form.sites:
         _apply_inner_shifts(site)
         if site.branch_scale is not None:
-            laws.scale_outputs([laws.writer(site.sublayer)], site.branch_scale)
+            laws.scale_outputs(laws.writers(site.sublayer), site.branch_scale)
         if site.post_norm is not None and site.out_scale is not None:
             site.post_norm.scale_output(site.out_scale)
         _fold_reading(site)

@@ -182,8 +182,10 @@ def _check_form(work: Workspace, index: int, form: StackForm) -> None:
         for site in form.sites
         for term in (site.in_scale, site.in_shift, site.skip_scale, site.out_scale)
     )
-    if reads and hidden:
+    if (reads or shifts) and hidden:
         raise DoesNotFoldError(f"{hidden[0]} reads or mixes what a scale or shift would change")
+    if shifts and "experts" in inside:
+        raise DoesNotFoldError("a shift of what the router of experts reads, which has no bias")
     if shifts and "gate" in inside:
         raise DoesNotFoldError("a shift of what the gate of attention reads, which has no bias")
     lacks_key_bias = any(

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from addnorm.core.errors import UserError
-from addnorm.sublayers import FeedForward
+from addnorm.sublayers import FeedForward, MixtureOfExperts
 from addnorm.sublayers.multihead import MultiHeadAttention
 
 Scale = float | Tensor
@@ -24,6 +24,9 @@ def readers(sublayer: nn.Module) -> list[nn.Linear]:
         own = [sublayer.q_proj, sublayer.k_proj, sublayer.v_proj]
         own = own[:1] if sublayer.shape.crosses else own
         return own if sublayer.output_gate is None else [*own, sublayer.output_gate.proj]
+    if isinstance(sublayer, MixtureOfExperts):
+        gates = [each for each in (sublayer.router, sublayer.shared_gate) if each is not None]
+        return [*gates, *(each for network in sublayer.networks() for each in readers(network))]
     assert isinstance(sublayer, FeedForward)
     return [each for each in (sublayer.up_proj, sublayer.gate_proj) if each is not None]
 
@@ -36,11 +39,28 @@ def memory_readers(sublayer: nn.Module) -> list[nn.Linear]:
 
 
 def writer(sublayer: nn.Module) -> nn.Linear:
-    """Return the matrix of a sub-layer that writes to the stream."""
+    """Return the matrix of a sub-layer that writes to the stream.
+
+    Raises:
+        UserError: a mixture of experts, which has several
+    """
+    first, *others = writers(sublayer)
+    if others:
+        raise UserError(
+            f"sub-layer: expected one matrix that writes to the stream, got {len(others) + 1} of a "
+            f"{type(sublayer).__name__}"
+        )
+    return first
+
+
+def writers(sublayer: nn.Module) -> list[nn.Linear]:
+    """Return the matrices of a sub-layer that write to the stream, one of every expert."""
     if isinstance(sublayer, MultiHeadAttention):
-        return sublayer.out_proj
+        return [sublayer.out_proj]
+    if isinstance(sublayer, MixtureOfExperts):
+        return [network.down_proj for network in sublayer.networks()]
     assert isinstance(sublayer, FeedForward)
-    return sublayer.down_proj
+    return [sublayer.down_proj]
 
 
 def scale_outputs(linears: Iterable[nn.Linear], s: Scale) -> None:

@@ -23,7 +23,6 @@ from torch import Tensor
 
 from addnorm.core.errors import ExportRefusedError, UserError
 from addnorm.decode.engine import InferenceEngine
-from addnorm.decode.options import DecodingOptions
 from addnorm.exporters.inputs import ModelInputs
 from addnorm.exporters.report import ExportReport, Grade
 from addnorm.exporters.source import ExportSource
@@ -80,8 +79,6 @@ class ExportTarget(ABC):
     """Names of classes that the target can write, the values of `--as`."""
     tokenizer_file: ClassVar[str] = "tokenizer.json"
     """File of our own tokenizer; other than the default if the engine has a file of that name."""
-    beam_options: ClassVar[DecodingOptions] = DecodingOptions(beam=4, length_penalty=0.6)
-    """Beam search of the proof."""
 
     def check(self, source: ExportSource, options: ExportOptions) -> None:
         """Raise `UserError` for missing packages, and for kinds and options that it lacks."""
@@ -167,3 +164,13 @@ def refuse(site: str, term: str, target: str, way_out: str = "use --to onnx") ->
     decoder: hyper-connections keep 4 streams; CTranslate2 has one; use --to onnx
     """
     return ExportRefusedError(f"{site}: {term}; {target}; {way_out}")
+
+
+def penalty_notes(source: ExportSource, program: str) -> tuple[str, ...]:
+    """Return how beam search differs from ours where a program decodes without addnorm."""
+    if source.kind not in ("lm", "seq2seq"):
+        return ()
+    return (
+        f"beam search of addnorm ranks by --length-penalty; {program} alone divides scores by "
+        "length ** length_penalty, where 0 and 1 are our 0 and mean, and has no 0.6",
+    )

@@ -9,7 +9,6 @@ from torch import Tensor
 from addnorm.core.errors import ExportRefusedError
 from addnorm.data.tokenizer import END, START, Tokenizer
 from addnorm.decode.engine import InferenceEngine
-from addnorm.decode.options import DecodingOptions
 from addnorm.exporters.ctranslate2.engine import CTranslate2Engine
 from addnorm.exporters.ctranslate2.norms import NormWriter
 from addnorm.exporters.ctranslate2.spec import build_spec, count_positions
@@ -18,7 +17,12 @@ from addnorm.exporters.folding import fold
 from addnorm.exporters.inputs import ModelInputs
 from addnorm.exporters.report import ExportReport, Grade, worst_grade
 from addnorm.exporters.source import ExportSource
-from addnorm.exporters.targets.base import ExportOptions, ExportTarget, PreparedExport
+from addnorm.exporters.targets.base import (
+    ExportOptions,
+    ExportTarget,
+    PreparedExport,
+    penalty_notes,
+)
 from addnorm.models import Config, Model
 
 FULL_RANGE = "int8_full"
@@ -34,7 +38,6 @@ class CTranslate2Target(ExportTarget):
     packages: ClassVar = ("ctranslate2",)
     kinds: ClassVar = ("lm", "masked_lm", "seq2seq", "classifier")
     quantizations: ClassVar = (*QUANTIZATIONS, FULL_RANGE)
-    beam_options: ClassVar = DecodingOptions(beam=4, length_penalty=0)
 
     def prepare(self, source: ExportSource, options: ExportOptions) -> PreparedExport:
         plain, notes = fold(source.text_model)
@@ -56,6 +59,7 @@ class CTranslate2Target(ExportTarget):
             grades.append("approximate")
         lengths = count_positions(plain)
         longest = [length for length in lengths if length is not None]
+        remarks += penalty_notes(source, "CTranslate2")
         if longest:
             remarks.append(f"positions are stored up to a length of {min(longest)}")
         return PreparedExport(

@@ -11,11 +11,15 @@ from typing import Any, ClassVar
 from addnorm.core.errors import ExportRefusedError
 from addnorm.data.tokenizer import END, START
 from addnorm.decode.engine import InferenceEngine, length_limits
-from addnorm.decode.options import DecodingOptions
 from addnorm.exporters.folding import fold
 from addnorm.exporters.report import ExportReport, worst_grade
 from addnorm.exporters.source import ExportSource
-from addnorm.exporters.targets.base import ExportOptions, ExportTarget, PreparedExport
+from addnorm.exporters.targets.base import (
+    ExportOptions,
+    ExportTarget,
+    PreparedExport,
+    penalty_notes,
+)
 from addnorm.exporters.transformers_engine import TransformersEngine, quiet_transformers
 from addnorm.interop.stock.classes import MAX_LENGTH, STOCK_CLASSES, stock_kind
 from addnorm.models import Config, Model
@@ -51,7 +55,6 @@ class HFTarget(ExportTarget):
     kinds: ClassVar = ("lm", "masked_lm", "seq2seq", "classifier")
     families: ClassVar = (*STOCK_CLASSES, OWN_CLASS)
     tokenizer_file = "addnorm_tokenizer.json"
-    beam_options: ClassVar = DecodingOptions(beam=4, length_penalty=0)
 
     def prepare(self, source: ExportSource, options: ExportOptions) -> PreparedExport:
         from addnorm.interop.stock import to_stock  # transformers is optional
@@ -79,7 +82,7 @@ class HFTarget(ExportTarget):
             model=stock.model,
             form=class_name,
             grade=worst_grade("exact", *(note.grade for note in folded)),
-            notes=(*map(str, folded), *stock.notes),
+            notes=(*map(str, folded), *stock.notes, *penalty_notes(source, "generate")),
             settings=_settings(source, class_name, _stock_lengths(plain)),
             options=options,
             hf_model=stock.hf_model,
@@ -98,7 +101,7 @@ class HFTarget(ExportTarget):
         return PreparedFolder(
             model=model,
             form=class_name,
-            notes=tuple(notes),
+            notes=(*notes, *penalty_notes(source, "generate")),
             settings=_settings(source, hf_model.auto_class, length_limits(model)),
             options=options,
             hf_model=hf_model.eval(),
