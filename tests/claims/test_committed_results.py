@@ -27,13 +27,23 @@ def test_every_claim_is_committed_or_listed_as_waiting():
     assert not set(COMMITTED) & WAITING
 
 
+def round_floats(value):
+    """Round all numbers in nested lists and dicts to twelve digits."""
+    if isinstance(value, dict):
+        return {key: round_floats(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [round_floats(each) for each in value]
+    return float(f"{value:.12g}") if isinstance(value, float) else value
+
+
 @pytest.mark.parametrize("name", COMMITTED)
 def test_committed_verdict_follows_from_rows(name):
     result, claim = read_results(DOCS)[name], registry.member(name)()
     assert result.budget == "standard"
     assert claim.is_current(result.digest, "standard"), "its settings were changed: run it again"
     stored = json.loads((DOCS / name / RESULT).read_text())["verdict"]
-    assert claim.judge(result.rows).to_dict() == stored
+    # Versions of NumPy and SciPy differ in the last digit.
+    assert round_floats(claim.judge(result.rows).to_dict()) == round_floats(stored)
     assert not any("with changes" in row.get("commit", "") for row in result.rows)
     assert result.made["commit"] and "with changes" not in result.made["commit"]
 

@@ -117,6 +117,31 @@ def test_an_arm_that_diverges_everywhere_gets_lower_rates(tmp_path):
     assert min(tried) == 1e-5  # bounded
 
 
+def test_an_arm_that_is_stuck_goes_on_where_its_loss_falls(tmp_path):
+    """As with few steps: no rate trained, and the highest one came closest."""
+    best, slow = bowl(3e-3), bowl(10.0)
+
+    def loss(wiring, lr, seed):
+        return best(wiring, lr, seed) if wiring == "pre_ln" else 20 + slow(wiring, lr, seed)
+
+    study, _ = run(tmp_path, loss, wiring="pre_ln,rezero", lr="sweep")
+    added = [(each.grids[0].wiring[0], each.grids[0].lr[0]) for each in study.spec.extensions]
+    assert added == [("rezero", 0.03), ("rezero", 0.1), ("rezero", 0.3)]
+    line = study.summary[1]
+    assert (line.best, line.closest.lr, line.edge) == (None, 0.3, "highest")
+    assert line.format_best() == "none trained (lowest loss at the highest lr tried)"
+    (sentence,) = [each for each in study.verdict if each.startswith("Open end")]
+    assert "the learning rate with the lowest loss of rezero (0.3) is the highest" in sentence
+    assert sentence.endswith("a higher one may train.")
+
+
+def test_advice_follows_the_end_with_the_lowest_loss(tmp_path):
+    slow = bowl(10.0)
+    study, _ = run(tmp_path, lambda *cell: 20 + slow(*cell), wiring="pre_ln", lr="1e-3,3e-3")
+    assert "no cell trained: try more steps, higher learning rates" in study.verdict[0]
+    assert any(sentence.startswith("Open end") for sentence in study.verdict)
+
+
 def test_extensions_are_recorded_and_resumed(tmp_path):
     study, engine = run(tmp_path, bowl(3e-2), wiring="pre_ln", lr="sweep")
     stored = yaml.safe_load((study.folder / "comparison.yaml").read_text())

@@ -15,8 +15,10 @@ from addnorm.comparison.run import run_comparison
 from addnorm.comparison.tasks.used_plugins import find_used_plugins
 from addnorm.core.errors import UserError
 from addnorm.core.registry import find_registry
+from addnorm.models.presets import PRESETS
 from addnorm.norms.base import registry as norms
 from addnorm.plugins import load_plugin
+from addnorm.plugins import plugin as plugin_module
 from addnorm.wirings.base import registry as wirings
 from tests.comparison.same_process_engine import SameProcessEngine
 from tests.source_tree import ROOT
@@ -148,10 +150,17 @@ def test_every_command_takes_plugins(tmp_path, capsys, position):
     assert "which does not exist" in capsys.readouterr().err
 
 
-def make_spec(tmp_path, wiring):
+def test_show_leaves_out_what_a_member_does_not_have(tmp_path, capsys):
+    assert main(["show", "doubled", "--plugin", str(write_plugin(tmp_path))]) == 0
+    output = capsys.readouterr().out
+    assert "Options" in output and "Formula" not in output and "Paper" not in output
+
+
+def make_spec(tmp_path, wiring, preset=None):
     if not (tmp_path / "corpus").exists():
         write_number_corpus(tmp_path / "corpus")
     keys = {"wiring": wiring, "lr": "1e-3", "data": str(tmp_path / "corpus")}
+    keys |= {} if preset is None else {"preset": preset}
     return parse_comparison(KEYS | keys)
 
 
@@ -245,3 +254,119 @@ def test_cells_know_the_wirings_of_a_study(tmp_path, how):
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "crashed" not in done.stdout, done.stdout
+
+
+@pytest.fixture
+def forget_new_presets():
+    """Remove the presets that a test registers."""
+    yield
+    for name in list(PRESETS.own):
+        del PRESETS.own[name], PRESETS._rows[name]
+
+
+SMALL = {"kind": "lm", "vocab": 9, "dim": 8, "depth": 1, "heads": 2}
+
+
+@pytest.mark.usefixtures("forget_new_presets")
+def test_preset_of_ones_own(tmp_path, capsys):
+    plugin = tmp_path / "presets_plugin.py"
+    plugin.write_text(
+        f"import addnorm\naddnorm.register('my_gpt')(addnorm.Config(**{SMALL}, wiring='b2t'))\n"
+    )
+    assert main(["show", "my_gpt", "--json", "--plugin", str(plugin)]) == 0
+    assert json.loads(capsys.readouterr().out)[0]["name"] == "my_gpt"
+    model = addnorm.build("my_gpt", dim=16)
+    assert (model.config.wiring, model.config.dim) == ("b2t", 16)
+    with pytest.raises(UserError, match="preset 'gpt2' exists already"):
+        addnorm.register("gpt2")(addnorm.Config(**SMALL))
+    with pytest.raises(UserError, match="name of a preset"):
+        addnorm.register("my gpt")(addnorm.Config(**SMALL))
+
+
+@pytest.mark.usefixtures("forget_new_presets")
+def test_comparison_records_presets_and_their_wirings(tmp_path):
+    load_plugin(write_plugin(tmp_path, "in_preset"))
+    sizes = {"kind": "seq2seq", "vocab": 9, "dim": 8, "depth": 1, "heads": 2}
+
+    def record(dropout):
+        config = addnorm.Config(**sizes, encoder_wiring="in_preset", dropout=dropout)
+        addnorm.register("mine")(config)
+        return {
+            each.name: each for each in find_used_plugins(make_spec(tmp_path, "pre_ln", "mine"))
+        }
+
+    before, after = record(0.0), record(0.1)
+    assert list(before) == [str(tmp_path / "in_preset_plugin.py"), "preset mine"]
+    assert before["preset mine"].digest != after["preset mine"].digest
+    del PRESETS.own["mine"], PRESETS._rows["mine"]
+    after["preset mine"].load()
+    assert PRESETS["mine"].config.dropout == 0.1
+
+
+def test_version_of_a_package_is_recorded(tmp_path, monkeypatch):
+    path = write_plugin(tmp_path, "of_package")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(plugin_module, "_find_version", lambda module: "1.5")
+    load_plugin(path.stem)
+    spec = make_spec(tmp_path, "of_package")
+    study = run_comparison(spec, tmp_path / "study", engine=SameProcessEngine())
+    assert study.shared_data.versions[path.stem] == "1.5"
+    assert list(study.shared_data.plugins) == [path.stem]
+    monkeypatch.setattr(plugin_module, "_find_version", lambda module: "1.6")
+    with pytest.raises(UserError, match=f"plugin {path.stem} has changed"):
+        run_comparison(spec, tmp_path / "study", engine=SameProcessEngine())
+
+
+def test_plugin_that_only_crashed_may_be_repaired(tmp_path):
+    """Nothing was learned from the crashed cells, so nothing is mixed."""
+    path = write_plugin(tmp_path, "repaired")
+    working = path.read_text()
+    path.write_text(working.replace("return (state[0] +", "1 / 0; return (state[0] +"))
+    load_plugin(path)
+    spec = make_spec(tmp_path, "repaired")
+    broken = run_comparison(spec, tmp_path / "study", engine=SameProcessEngine())
+    assert {each.state for each in broken.cells} == {"crashed"}
+    path.write_text(working)
+    wirings.member("repaired").write = lambda self, state, site, branch: (state[0] + branch,)
+    repaired = run_comparison(spec, tmp_path / "study", engine=SameProcessEngine())
+    assert repaired.complete and "crashed" not in {each.state for each in repaired.cells}
+    assert repaired.shared_data.plugins != broken.shared_data.plugins
+
+
+def test_file_in_a_package_imports_it(tmp_path):
+    package = tmp_path / "some_package"
+    (package / "inner").mkdir(parents=True)
+    for folder in (package, package / "inner"):
+        (folder / "__init__.py").touch()
+    (package / "names.py").write_text("NAME = 'in_package'")
+    path = package / "inner" / "wirings.py"
+    text = WIRING.replace('"{name}"', "names.NAME")
+    path.write_text("from some_package import names\nfrom .. import names\n" + text)
+    load_plugin(path)
+    assert "in_package" in wirings
+
+
+def test_module_below_the_working_directory(tmp_path, monkeypatch):
+    write_plugin(tmp_path, "from_here")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    load_plugin("from_here_plugin")
+    assert "from_here" in wirings
+
+
+def test_members_of_entry_points_are_known_to_every_question(monkeypatch):
+    """`in` is asked by draw, train and compare before a member is built."""
+
+    class Package:
+        name, value = "late", "late_package"
+
+        def load(self):
+            assert "unknown" not in wirings  # asked by a plugin while it is loaded
+
+            @addnorm.register("late")
+            class Late(addnorm.Wiring):
+                """Do nothing."""
+
+    packages = [Package()]
+    monkeypatch.setattr("addnorm.core.registry._find_entry_points", lambda: packages)
+    assert "late" in wirings and packages == []

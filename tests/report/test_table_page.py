@@ -10,11 +10,11 @@ from tests.report.browser import Browser, needs_browser
 from tests.tabular.sample_tables import FRAME, LABELS, classifier
 
 
-def fit_result(model, **scores):
+def fit_result(model, *, options=None, **scores):
     config = FitConfig(
         table="t.csv", target="y", task="classify", holdout=0.0, seed=0, params={"model": model}
     )
-    estimator = classifier(model=model, max_epochs=1).fit(FRAME, LABELS)
+    estimator = classifier(model=model, max_epochs=1, **options or {}).fit(FRAME, LABELS)
     return FitResult(config, estimator, trained=len(FRAME), **scores)
 
 
@@ -39,6 +39,21 @@ def test_model_section_shows_only_what_the_model_has(model, has, lacks):
         assert text in section, text
     for text in lacks:
         assert text not in section, text
+
+
+def test_networks_of_bagging_are_counted():
+    page = render_fit_page(fit_result("mlp", options={"bagging": 3, "members": 2}))
+    section = re.sub(r"<[^>]*>|\s+", " ", page[page.rindex(">Model<") :])
+    assert re.search(r"members\s+2\s+networks\s+3\s", section)
+
+
+def test_importance_section_names_its_method():
+    permuted, attended = (
+        page_of("ft_transformer"),
+        render_fit_page(fit_result("ft_transformer", options={"importance": "rollout"})),
+    )
+    assert "Permutation importance:" in permuted and "Attention rollout:" not in permuted
+    assert "Attention rollout:" in attended
 
 
 def test_failed_gradient_boosting_is_stated():

@@ -2,8 +2,9 @@
 
 Two rules, the same for every arm:
 
-- A best learning rate at the end of a sweep is an open end. The sweep of that arm goes on, half a
-  decade at a time, until the best rate lies inside or `MAX_LR_EXTENSIONS` rates were added.
+- A best learning rate at the end of a sweep is an open end, also if no rate trained. The sweep of
+  that arm goes on, half a decade at a time, until the best rate lies inside or
+  `MAX_LR_EXTENSIONS` rates were added.
 - With `until="decided"`, the best arm and the arms whose difference to it is within noise get half
   as many seeds again, until all differences are decided or the budget is used up. Each look at the
   results raises the level of the intervals; see `sequential_level`.
@@ -120,13 +121,13 @@ def propose_seeds(study: Study, budget: Budget, *, workers: int) -> Extension | 
 def _open_ends(line: ArmSummary) -> list[tuple[int | None, float]]:
     """Return the warm-up and the next learning rate where the arm's best rate is at an end.
 
-    If no rate trained and the lowest one diverged, a lower one may train.
+    If no rate trained, the one with the lowest loss counts. If the lowest rate diverged, a lower
+    one may train.
     """
+    best = line.best or line.closest
+    if best is not None and line.edge:
+        return [(best.warmup, next_learning_rate(best.lr, up=line.edge == "highest"))]
     if line.best is not None:
-        if line.edge == "highest":
-            return [(line.best.warmup, next_learning_rate(line.best.lr, up=True))]
-        if line.edge == "lowest":
-            return [(line.best.warmup, next_learning_rate(line.best.lr, up=False))]
         return []
     return [
         (each.warmup, next_learning_rate(each.tried[0], up=False))

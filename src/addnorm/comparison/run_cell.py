@@ -20,6 +20,7 @@ from addnorm.comparison.cell_job import (
 )
 from addnorm.comparison.cell_result import ERROR_SUFFIX, CellResult, sidecar_path
 from addnorm.comparison.tasks import get_task
+from addnorm.comparison.tasks.base import DistributedTask
 from addnorm.core.errors import UserError
 from addnorm.core.locks import try_lock
 from addnorm.train.run_folder import CHECKPOINTS, ROWS
@@ -55,7 +56,9 @@ def run_cell(job: Job, on_step: StepCallback) -> CellResult | None:
     if not is_main_process():
         if CellResult.read(job.folder) is None:
             _load_plugins(job)
-            get_task(job.recipe.task).join_training(job)
+            task = get_task(job.recipe.task)
+            assert isinstance(task, DistributedTask)  # engines check it
+            task.join_training(job)
         return None
     deadline = time.monotonic() + LOCK_TIMEOUT_SECONDS
     while True:

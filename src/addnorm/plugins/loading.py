@@ -19,8 +19,8 @@ def load_plugin(target: str | Path) -> ModuleType:
     """Import a plugin, which registers its members; return its module.
 
     Args:
-        target: name of an importable module, or path of a Python file. Modules beside the file can
-            be imported by it, as by a script.
+        target: name of a module, importable or below the working directory; or path of a Python
+            file, which can import its neighbours, as a script can, and its own package
 
     Raises:
         UserError: there is no such module or file, or it raises an exception
@@ -31,7 +31,7 @@ def load_plugin(target: str | Path) -> ModuleType:
             if not path.is_file():
                 raise UserError(f"plugin: expected a Python file, got {path}, which does not exist")
             return load_source(path.resolve(), path.read_text(encoding="utf-8"))
-        return importlib.import_module(str(target))
+        return _import_module(str(target))
     except UserError:
         raise
     except ModuleNotFoundError as error:
@@ -42,6 +42,30 @@ def load_plugin(target: str | Path) -> ModuleType:
         ) from None
     except Exception as error:
         raise UserError(f"plugin {target}: {_describe(error)}") from None
+
+
+def _import_module(name: str) -> ModuleType:
+    top = name.partition(".")[0]
+    if importlib.util.find_spec(top) is None and any(
+        Path(each).exists() for each in (top, f"{top}.py")
+    ):
+        _extend_path(Path.cwd())  # as `python -m` does; commands do not have it
+    return importlib.import_module(name)
+
+
+def _extend_path(folder: Path) -> None:
+    if folder.is_dir() and str(folder) not in sys.path:
+        sys.path.append(str(folder))
+
+
+def _find_package(path: Path) -> tuple[str, Path]:
+    """Return the package that a file belongs to, empty if to none, and the folder that holds it."""
+    names: list[str] = []
+    folder = path.parent
+    while (folder / "__init__.py").is_file():
+        names.insert(0, folder.name)
+        folder = folder.parent
+    return ".".join(names), folder
 
 
 def load_source(path: Path, source: str) -> ModuleType:
@@ -58,8 +82,9 @@ def load_source(path: Path, source: str) -> ModuleType:
     module.__file__ = str(path)
     # For tracebacks and inspect.getsource where the file does not exist.
     linecache.cache[str(path)] = (len(source), None, source.splitlines(keepends=True), str(path))
-    if path.parent.is_dir() and str(path.parent) not in sys.path:
-        sys.path.append(str(path.parent))
+    module.__package__, root = _find_package(path)
+    _extend_path(path.parent)
+    _extend_path(root)
     sys.modules[name] = module
     try:
         exec(compile(source, str(path), "exec"), module.__dict__)

@@ -8,23 +8,32 @@ How a class reaches another process depends on where it was defined:
   only, except in the jobs of SLURM, which are read with a checksum.
 """
 
-import hashlib
 import inspect
+import pickle
 import re
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from types import CodeType, FunctionType, ModuleType
+from types import ModuleType
 from typing import Any, Protocol, runtime_checkable
 
 from addnorm.core.cards import Card
 from addnorm.core.errors import UserError
 from addnorm.core.registry import Registry, find_registry, register
+from addnorm.plugins.digests import (
+    find_neighbours,
+    hash_parts,
+    iter_code_parts,
+    iter_settings,
+)
 from addnorm.plugins.loading import FILE_MODULE_PREFIX, load_plugin, load_source
 
-CARD_FIELDS = ("name", "title", "formula", "paper", "summary", "needs", "reduces_to", "undefined")
+CARD_FIELDS = (
+    *("name", "title", "formula", "paper", "summary", "group", "folds_to"),
+    *("needs", "reduces_to", "undefined"),
+)
 """Fields of a card that its author writes; the registry reads the others from the class."""
 
 
@@ -43,20 +52,19 @@ class Plugin:
     name: str
     """Module, path of a file, or the member's name if it was defined in a script or notebook."""
     digest: str
-    """Hash of the source."""
+    """Hash of the source, of the files beside it that it imports, and of the package's version."""
     version: str = ""
     """Version of the installed package, if it has one."""
     source: str = ""
     """Content of a plugin file."""
     pickled: bytes = b""
-    """Card and class of a member of a script or notebook, or a `Definition`."""
+    """Card and class of a member of a script or notebook, card and config of a preset, or a
+    `Definition`."""
 
     def load(self) -> None:
         """Register the members in this process, unless they are registered already."""
         if self.pickled:
-            import cloudpickle
-
-            content = cloudpickle.loads(self.pickled)
+            content = pickle.loads(self.pickled)  # imports cloudpickle itself where it is needed
             if isinstance(content, Definition):
                 content.register()
                 return
@@ -68,11 +76,6 @@ class Plugin:
             load_source(Path(self.name), self.source)
         else:
             load_plugin(self.name)
-
-    @property
-    def record(self) -> dict[str, str]:
-        """What a study stores about the plugin."""
-        return {"name": self.name, "version": self.version, "digest": self.digest}
 
 
 def find_plugins(text: str, registries: Iterable[Registry[Any]]) -> tuple[Plugin, ...]:
@@ -114,10 +117,11 @@ def describe_plugin(
         return _describe_by_value(member, card, definition)
     source = Path(file).read_text(encoding="utf-8") if Path(file).is_file() else ""
     source = source or inspect.getsource(module)
-    digest = hashlib.sha256(source.encode()).hexdigest()[:16]
     if member.__module__.startswith(FILE_MODULE_PREFIX):
+        digest = hash_parts([source, *find_neighbours(Path(file), source)])
         return Plugin(str(file), digest, source=source)
-    return Plugin(member.__module__, digest, version=_find_version(module))
+    version = _find_version(module)
+    return Plugin(member.__module__, hash_parts([source, version]), version=version)
 
 
 def _describe_by_value(
@@ -130,23 +134,10 @@ def _describe_by_value(
             f"{member.__name__} is defined in a script or notebook; install cloudpickle, or move "
             "it into a file and use --plugin FILE"
         ) from None
-    parts_of_member = [member, *vars(member).values()]
-    functions = [each for each in parts_of_member if isinstance(each, FunctionType)]
-    parts = [part for each in functions for part in _iter_code(each.__code__)]
-    digest = hashlib.sha256(repr((card, parts)).encode()).hexdigest()[:16]
     plain = Card(**{f: getattr(card, f) for f in CARD_FIELDS}) if card else None
     content = (plain, member) if definition is None else definition
+    digest = hash_parts([plain, *iter_code_parts(member), *iter_settings(definition)])
     return Plugin(member.__name__, digest, pickled=cloudpickle.dumps(content))
-
-
-def _iter_code(code: CodeType) -> Iterator[object]:
-    """Yield what a function does, without addresses, so that equal code gives equal digests."""
-    yield code.co_name, code.co_code, code.co_names
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            yield from _iter_code(constant)
-        else:
-            yield constant
 
 
 def _find_version(module: ModuleType) -> str:

@@ -101,7 +101,13 @@ def render_claims_markdown(claim_results: Mapping[str, Result]) -> str:
     for name, result in claim_results.items():
         claim, card = registry.member(name)(), registry.card(name)
         link = f"[`{name}`](#{name})"
-        cells = (link, _answer(claim, result), card.summary, _sentence(claim, result), claim.source)
+        cells = (
+            link,
+            format_answer(claim, result),
+            card.summary,
+            _sentence(claim, result),
+            claim.source,
+        )
         lines.append("| " + " | ".join(cell.replace("|", r"\|") for cell in cells) + " |")
     if missing := _missing(claim_results):
         command = f"addnorm claims run {' '.join(missing)} -o claims"
@@ -115,7 +121,7 @@ def render_claims_markdown(claim_results: Mapping[str, Result]) -> str:
 def _markdown_section(claim: Claim, result: Result) -> Iterator[str]:
     card = registry.card(result.claim)
     yield from ("", f"### {result.claim}", "", f"{card.title}: {card.summary}")
-    yield from ("", f"**{_capitalize(_answer(claim, result))}.** {_sentence(claim, result)}")
+    yield from ("", f"**{_capitalize(format_answer(claim, result))}.** {_sentence(claim, result)}")
     if result.answer == "not held" and claim.discussion:
         yield from ("", f"What was different here: {claim.discussion}")
     checks = _sort_checks(result)
@@ -136,7 +142,7 @@ def _correction(claim: Claim) -> str:
     return CORRECTED_BEFORE_RUN if claim.has_new_rows else CORRECTED
 
 
-def _answer(claim: Claim, result: Result) -> str:
+def format_answer(claim: Claim, result: Result) -> str:
     """Return the verdict, marked if the rule was corrected."""
     return ", ".join(filter(None, (result.answer, _correction(claim))))
 

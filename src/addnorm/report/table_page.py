@@ -26,9 +26,9 @@ from addnorm.report.html.page import (
     render_page,
     write_page,
 )
+from addnorm.tabular.bagged_model import list_networks
 from addnorm.tabular.fit_run import FitResult, format_param
 from addnorm.tabular.inspection.calibration import Reliability
-from addnorm.tabular.inspection.importance import ATTENTION_MODELS
 from addnorm.wirings.base import registry as wirings
 
 PAGE_FILE = "report.html"
@@ -86,8 +86,7 @@ def _sections(fitted: FitResult) -> Iterator[Section]:
 
 
 def _describe_importance(fitted: FitResult) -> str:
-    has_attention = fitted.estimator.module_.config.model in ATTENTION_MODELS
-    if fitted.estimator.importance == "permutation" or not has_attention:
+    if fitted.estimator.importance != "rollout":
         return "Permutation importance: increase of the loss when a column's values are shuffled."
     return (
         "Attention rollout: fraction of the row token that comes from each column. It ignores "
@@ -199,7 +198,8 @@ def _importance(fitted: FitResult) -> Chart:
 
 
 def _model_parts(fitted: FitResult) -> list[Part]:
-    module = fitted.estimator.module_
+    networks = list_networks(fitted.estimator.module_)
+    module = networks[0]
     config, plan = module.config, module.stacks[0].plan
     block = build_block_diagram(config.wiring, depth=config.depth, kinds=plan.kinds)
     card = wirings.card(wirings.resolve(config.wiring).name)
@@ -212,7 +212,9 @@ def _model_parts(fitted: FitResult) -> list[Part]:
         "dim": str(config.dim),
         "depth": str(config.depth),
         "heads": str(config.heads),
-        "parameters": f"{sum(p.numel() for p in module.parameters()):,}",
+        "members": str(config.members),
+        "networks": str(len(networks)),
+        "parameters": f"{sum(p.numel() for each in networks for p in each.parameters()):,}",
         "epochs": str(len(fitted.estimator.history_)),
     }
     for name in module.unused_fields:

@@ -8,7 +8,11 @@ import torch
 
 import addnorm
 from addnorm.comparison.analysis.study import Study
-from addnorm.comparison.analysis.trackers import export_to_mlflow, export_to_wandb
+from addnorm.comparison.analysis.trackers import (
+    _iter_finished,
+    export_to_mlflow,
+    export_to_wandb,
+)
 from addnorm.comparison.parse import parse_comparison
 from addnorm.core.errors import UserError
 from addnorm.report.tables.latex import render_latex
@@ -66,6 +70,23 @@ def test_latex_has_intervals_and_escapes_names(study):
     assert not re.search(r"(?<!\\)_", text.split("toprule")[1])
 
 
+def test_tables_name_open_ends_and_unfinished_cells(tmp_path):
+    """The synthetic loss does not depend on the rate, so the best one is at an end."""
+    spec = parse_comparison(SPEC | {"task": "lm", "depth": 2})
+    folder = write_synthetic_study(
+        tmp_path / "study",
+        spec,
+        lambda cell: "waiting" if cell.arm.wiring == "b2t" else "trained",
+        site_rows=False,
+    )
+    study = Study.open(folder)
+    frame, text = study.summary_to_frame(), render_latex(study)
+    assert list(frame.edge) == [study.summary[0].edge, ""] and frame.edge[0]
+    assert list(frame.waiting) == [0, 4] and list(frame.trained) == [4, 0]
+    assert f"({study.summary[0].edge} lr tried)" in text and "& not finished &" in text
+    assert "% Preliminary: 4 of 8 cells are not finished." in text
+
+
 def test_notebooks_show_short_html(study):
     layer = torch.nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)
     report = addnorm.doctor(torch.nn.TransformerEncoder(layer, 2), torch.randn(2, 5, 16))
@@ -84,6 +105,18 @@ def test_notebooks_show_short_html(study):
         assert text in html and len(html) < 20_000
         assert "<script" not in html and "http" not in html
         assert html.count("<div>") == html.count("</div>") == 1
+
+
+def test_trackers_get_finished_cells_only(tmp_path):
+    folder = write_synthetic_study(
+        tmp_path / "study",
+        parse_comparison(SPEC | {"task": "lm", "depth": 2}),
+        lambda cell: "waiting" if cell.seed else "trained",
+        site_rows=False,
+    )
+    study = Study.open(folder)
+    exported = [each.cell.name for each, _ in _iter_finished(study)]
+    assert exported == [each.cell.name for each in study.cells if not each.cell.seed]
 
 
 @pytest.mark.slow

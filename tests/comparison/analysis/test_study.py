@@ -260,6 +260,12 @@ def test_power_of_the_seeds_is_stated(tmp_path):
     lines = [replace(each, behind=Estimate(0.0, 1.0, 3)) for each in (ours, theirs)]
     verdict = build_verdict(lines, study.cells, seeds=3)
     assert any(f"3 seeds probably miss differences below {smallest:.2g};" in e for e in verdict)
+    equal = [replace(ours, losses=ours.losses), replace(lines[1], losses=ours.losses)]
+    equal = [replace(each, leads=index == 0) for index, each in enumerate(equal)]
+    assert not any("probably miss" in e for e in build_verdict(equal, study.cells, seeds=3))
+    nearly = {seed: loss + 1e-15 * seed for seed, loss in ours.losses.items()}
+    equal[1] = replace(equal[1], losses=nearly)
+    assert not any("probably miss" in e for e in build_verdict(equal, study.cells, seeds=3))
     decided = [replace(each, behind=Estimate(1.0, 0.1, 3)) for each in (ours, theirs)]
     assert not any("probably miss" in e for e in build_verdict(decided, study.cells, seeds=3))
 

@@ -1,7 +1,7 @@
 """Transfer of the best learning rate, on losses that are known."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 
@@ -71,3 +71,27 @@ def test_arms_are_separate_and_nothing_trains():
     assert [each.arm for each in analyze_transfer(cells)] == ["pre_ln", "post_ln"]
     dead = [Ended(each.cell, math.inf, "diverged") for each in cells[:10]]
     assert "no learning rate trains" in analyze_transfer(dead)[0].sentence()
+
+
+def test_warmups_are_not_averaged():
+    cells = make_cells({(4, 64): 2e-3, (8, 64): 2e-3})
+    others = make_cells({(4, 64): 8e-3, (8, 64): 8e-3})
+    others = [replace(each, cell=replace(each.cell, warmup=100)) for each in others]
+    first, second = analyze_transfer(cells + others)
+    assert (first.arm, second.arm) == ("pre_ln warmup=0", "pre_ln warmup=100")
+    assert (first.base.best[0], second.base.best[0]) == (2e-3, 8e-3)
+
+
+def test_cells_that_did_not_end_are_not_failures():
+    cells = make_cells({(4, 64): 4e-3, (8, 64): 4e-3})
+    waiting = [Ended(each.cell, math.nan, "waiting") for each in cells[-2:]]
+    (result,) = analyze_transfer(cells[:-2] + waiting)
+    assert not result.curves[1].failed and len(result.curves[1].losses) == 4
+
+
+def test_best_rate_at_the_end_of_the_grid_is_said():
+    (inside,) = analyze_transfer(make_cells({(4, 64): 4e-3, (8, 64): 4e-3}))
+    assert not inside.warning()
+    (outside,) = analyze_transfer(make_cells({(4, 64): 4e-3, (8, 64): 1e-4}))
+    assert "a better rate may lie beyond" in outside.warning()
+    assert "depth 8, dim 64" in outside.warning() and "depth 4" not in outside.warning()

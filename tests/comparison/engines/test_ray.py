@@ -20,8 +20,9 @@ import ray
 
 from addnorm.comparison.cell_job import Job
 from addnorm.comparison.engines.local import LocalEngine
-from addnorm.comparison.engines.ray import RayEngine
-from addnorm.comparison.run import run_comparison
+from addnorm.comparison.engines.ray import RayEngine, _pack_files, _unpack_job
+from addnorm.comparison.parse import parse_comparison
+from addnorm.comparison.run import preview_jobs, run_comparison
 from addnorm.core.errors import UserError
 from addnorm.core.interrupts import StopFlag
 from tests.comparison.engines.test_engines import Hook, rows_of, tiny
@@ -100,6 +101,48 @@ def test_cluster_reproduces_local_rows_with_and_without_shared_folder(
         assert [each.end.samples for each in study.cells] == [e.end.samples for e in local.cells]
 
 
+TASK_WITH_WIRING = """
+import addnorm
+
+@addnorm.register("of_ray")
+class OfRay(addnorm.Wiring):
+    def read(self, state, site):
+        return state[0], state
+
+    def write(self, state, site, branch):
+        return (state[0] + branch,)
+
+    def close(self, state):
+        return state[0]
+
+@addnorm.task("own")
+def train(cell):
+    text = "" if cell.data == "demo" else open(cell.data).read()
+    addnorm.build(kind="lm", vocab=9, dim=8, depth=1, heads=2, wiring=cell.wiring)
+    cell.log(0, valid_loss=3.0)
+    return {"valid_loss": 1.0 + len(text)}
+"""
+
+
+@pytest.mark.slow
+def test_cluster_runs_a_task_and_a_wiring_of_ones_own(cluster, tmp_path, monkeypatch):
+    """On nodes that do not see the files of this machine."""
+    (tmp_path / "own_study.py").write_text(TASK_WITH_WIRING)
+    (tmp_path / "data.txt").write_text("four")
+    monkeypatch.setattr("pathlib.Path.touch", lambda self, *args, **kwargs: None)
+    spec = parse_comparison(
+        {
+            "task": f"{tmp_path / 'own_study.py'}:train",
+            "wiring": "of_ray",
+            "lr": 1e-3,
+            "data": str(tmp_path / "data.txt"),
+        }
+    )
+    study = run_comparison(spec, tmp_path / "study", engine=_make_engine(cluster))
+    assert [each.end.why for each in study.cells] == ["", ""]
+    assert [each.loss for each in study.cells] == [5.0, 5.0]
+
+
 @pytest.mark.slow
 def test_sigterm_pauses_cells_which_resume(cluster, tmp_path):
     spec = tiny(steps=300, save_every=1000, seeds=2)
@@ -115,6 +158,33 @@ def test_sigterm_pauses_cells_which_resume(cluster, tmp_path):
         for name, rows in rows_of(tmp_path / "ray").items()
     }
     assert resumed == rows_of(tmp_path / "local")
+
+
+@pytest.mark.parametrize("kind", ["none", "file", "folder"])
+def test_data_of_a_task_of_ones_own_reach_a_node(tmp_path, monkeypatch, kind):
+    """A folder `demo` in the working directory, such as that of `make demo`, is not the data."""
+    (tmp_path / "demo").mkdir()
+    (tmp_path / "demo" / "large.bin").write_text("of something else")
+    (tmp_path / "texts").mkdir()
+    for name in ("texts/a.txt", "alone.txt"):
+        (tmp_path / name).write_text("data")
+    (tmp_path / "study.py").write_text("def train(cell):\n    return {'valid_loss': 1.0}\n")
+    monkeypatch.chdir(tmp_path)
+    keys = {"none": {}, "file": {"data": "alone.txt"}, "folder": {"data": "texts"}}[kind]
+    spec = parse_comparison({"task": "study.py:train", "lr": 1e-3, **keys})
+    (job, *_) = preview_jobs(spec, tmp_path / "comparison")
+    packed = _pack_files(job, tmp_path / "comparison")
+    assert len(packed) == (0 if kind == "none" else 1)
+    node = tmp_path / "node"
+    node.mkdir()
+    data = _unpack_job(job, packed, node).recipe.data
+    if kind == "none":
+        assert data == "demo"
+    elif kind == "file":
+        assert Path(data).name == "alone.txt" and Path(data).read_text() == "data"
+    else:
+        assert (Path(data) / "a.txt").read_text() == "data"
+    assert kind == "none" or Path(data).is_relative_to(node)
 
 
 def test_unreachable_cluster_raises_user_error():

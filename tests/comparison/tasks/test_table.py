@@ -121,6 +121,13 @@ def test_regression_is_scored_by_r2(tmp_path):
     assert float(each.end.samples[0]) == pytest.approx(0, abs=10)
 
 
+def test_unknown_target_scaling_is_rejected(tmp_path):
+    frame().drop(columns="y").to_csv(tmp_path / "t.csv", index=False)
+    spec = spec_of(tmp_path / "t.csv", target="number", target_scaling="log")
+    with pytest.raises(UserError, match="unknown target_scaling 'log'"):
+        get_task("table").prepare(spec, tmp_path / "out")
+
+
 def cell_of(spec, folder, **changes):
     """Return the job of the first cell, with its data prepared."""
     task, (cell, *_) = get_task("table"), spec.cells()
@@ -218,7 +225,7 @@ def test_column_types_are_inferred_from_all_rows(tmp_path):
     """The only text cell of a column may be in a split that is not used for training."""
     held_out = split_rows(frame()["y"], 0.3, classify=True)[1]
     odd = frame().assign(a=[str(each) for each in range(80)], only=np.nan)
-    odd.loc[held_out[0], ["a", "only"]] = "none", 1.5
+    odd.loc[held_out[0], ["a", "only"]] = "odd", 1.5
     odd.to_csv(tmp_path / "t.csv", index=False)
     spec = spec_of(tmp_path / "t.csv", wiring="pre_ln", seeds=1)
     types = {"a": "string", "b": "categorical", "number": "numeric", "only": "numeric"}

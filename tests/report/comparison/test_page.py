@@ -12,6 +12,7 @@ from addnorm.comparison.analysis.study import Study
 from addnorm.comparison.cell_result import CellResult
 from addnorm.comparison.outcomes import format_rules
 from addnorm.comparison.parse import parse_comparison
+from addnorm.comparison.run import run_comparison
 from addnorm.comparison.tasks import get_task
 from addnorm.core.errors import UserError
 from addnorm.data.corpus import write_corpus
@@ -30,6 +31,7 @@ from addnorm.report.comparison.stability import (
 )
 from addnorm.report.html.chart_groups import filter_spec
 from addnorm.report.theme import ARM_COLORS, OUTCOME_COLORS, get_page_colors, make_arm_styles
+from tests.comparison.same_process_engine import SameProcessEngine
 from tests.comparison.synthetic_study import typical_outcome, write_synthetic_study
 
 EVIL = "<script>alert('&')</script>"
@@ -87,6 +89,23 @@ def test_summary_table_shows_ranges_outcomes_and_estimates(tmp_path, no_vega):
     assert f"{nowrap}no warm-up: none</span><br>{nowrap}warm-up 50: 0.001</span>" in table
     assert '<span class="chip is-stuck" title="2 stuck">' in table
     assert "<div>best</div>" in table and "MB" in table and "\xa0±\xa0" in table
+
+
+def test_long_notes_of_a_setting_may_wrap(tmp_path, no_vega):
+    """On a narrow screen they would otherwise leave their card."""
+    study = study_of(tmp_path, lambda cell: "stuck")
+    (note,) = {line.format_best().partition(" (")[2] for line in study.summary}
+    text = render_comparison_page(study)
+    assert f'<span class="nowrap">none trained</span> ({note}' in text
+
+
+def test_task_of_ones_own_has_notes_of_its_own(tmp_path, no_vega):
+    (tmp_path / "own.py").write_text("def train(cell):\n    return {'valid_loss': 1.0}\n")
+    spec = parse_comparison({"task": f"{tmp_path / 'own.py'}:train", "lr": 1e-3, "seeds": 1})
+    study = run_comparison(spec, tmp_path / "study", engine=SameProcessEngine())
+    text = render_comparison_page(study)
+    assert "A task of your own has no sample outputs." in text
+    assert "drawn from the recorded forward pass" not in text
 
 
 def test_map_shows_outcomes_of_all_seeds(tmp_path, no_vega):

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from addnorm.comparison.analysis.summary import ArmSummary, warmup_label
 from addnorm.comparison.grid import to_plain
+from addnorm.comparison.outcomes import STATES
 from addnorm.core.errors import UserError
 
 if TYPE_CHECKING:
@@ -78,9 +79,10 @@ def _summary_record(study: "Study", line: ArmSummary) -> dict[str, Any]:
     loss = objective.to_estimate(line.loss) if line.loss else None
     values: dict[str, Any] = {"arm": line.arm.name, "depth": line.depth}
     values |= {axis_column(name): to_plain(value) for name, value in line.arm.extras}
-    values |= {s: line.states.get(s, 0) for s in ("trained", "stuck", "diverged", "crashed")}
+    values |= {state: line.states.get(state, 0) for state in STATES}
     values["stable"] = "; ".join(f"{warmup_label(e.warmup)}: {e.format()}" for e in line.stable)
     values["best"] = line.best.format() if line.best else ""
+    values["edge"] = line.edge
     for name, estimate in (
         (objective.column, loss),
         (study.score.name, line.score),

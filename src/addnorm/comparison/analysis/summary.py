@@ -78,14 +78,17 @@ class StableRange:
 
         >>> StableRange(0, (1e-3,), (), num_waiting=2).format()
         'none yet'
-
+        >>> StableRange(0, (), ()).format()
+        'unknown'
         >>> StableRange(0, (1e-3, 3e-3, 1e-2), (1e-3, 3e-3)).format()
         '0.001 to 0.003'
         >>> StableRange(0, (1e-3, 3e-3, 1e-2), (1e-3, 1e-2)).format()
         '0.001, 0.01'
         """
         if not self.trained:
-            return "none yet" if self.num_waiting else "none"
+            if self.num_waiting:
+                return "none yet"
+            return "none" if self.tried else "unknown"
         first, last = (self.tried.index(self.trained[n]) for n in (0, -1))
         unbroken = last - first + 1 == len(self.trained)
         if unbroken and len(self.trained) > 1:
@@ -108,7 +111,8 @@ class ArmSummary:
     cell trained."""
     edge: str
     """`highest` or `lowest` if the best learning rate is an end of those tried with its warm-up, so
-    that a better one may lie outside; otherwise empty."""
+    that a better one may lie outside; otherwise empty, also while cells are not finished. If no
+    cell trained, that of `closest`."""
     whole: bool
     """Whether all seeds trained at the best setting."""
     losses: dict[int, float]
@@ -126,6 +130,11 @@ class ArmSummary:
     """Name of the reference arm, whose speed is 1."""
     memory: float
     """Peak memory in bytes, the median over cells."""
+    unfinished: int = 0
+    """Seeds of the best setting that are not finished."""
+    closest: Setting | None = None
+    """If no cell trained, the setting with the lowest mean loss, of those where no seed diverged
+    and all are finished."""
 
     @property
     def is_undecided(self) -> bool:
@@ -137,10 +146,21 @@ class ArmSummary:
     def format_best(self) -> str:
         """Return the best setting as text, with the end of the learning rates it is at."""
         if self.best is None:
-            return "not finished" if self.states.get("waiting") else "none trained"
+            if self.states.get("waiting"):
+                return "not finished"
+            if set(self.states) <= UNKNOWN_STATES:
+                return "none ran to its end"
+            end = f" (lowest loss at the {self.edge} lr tried)" if self.edge else ""
+            return f"none trained{end}"
         notes = [f"{self.edge} lr tried"] if self.edge else []
-        notes += [] if self.whole else ["not every seed"]
+        notes += [self.describe_seeds()] if not self.whole else []
         return self.best.format() + (f" ({'; '.join(notes)})" if notes else "")
+
+    def describe_seeds(self) -> str:
+        """Return why not all seeds trained at the best setting; empty if they did."""
+        if self.unfinished:
+            return f"{self.unfinished} of its seeds not finished"
+        return "" if self.whole else "not every seed"
 
     def __str__(self) -> str:
         return self.format()
@@ -196,6 +216,8 @@ def _summarize_arm(
     for each in cells:
         settings.setdefault(Setting(*each.cell.setting), []).append(each)
     best = _best_setting(settings)
+    closest = None if best else _closest_setting(settings)
+    is_finished = all(each.state != "waiting" for each in cells)
     trained = [each for each in settings[best] if each.state == "trained"] if best else []
     losses = {each.cell.seed: each.loss for each in trained}
     results = [each.end for each in trained if each.end is not None]
@@ -207,7 +229,7 @@ def _summarize_arm(
         states=dict(Counter(each.state for each in cells)),
         stable=_stable_ranges(settings),
         best=best,
-        edge="" if best is None else _find_edge(best, settings),
+        edge=_find_edge(best or closest, settings) if is_finished else "",
         whole=best is not None and len(trained) == len(settings[best]),
         losses=losses,
         loss=Estimate.from_values(list(losses.values()), level=level),
@@ -219,6 +241,8 @@ def _summarize_arm(
         memory=_median(
             each.end.memory for each in cells if each.end is not None and each.end.memory
         ),
+        unfinished=sum(each.state == "waiting" for each in settings[best]) if best else 0,
+        closest=closest,
     )
 
 
@@ -241,8 +265,19 @@ def _best_setting(settings: dict[Setting, list[EndedCell]]) -> Setting | None:
     return best if any(each.state == "trained" for each in settings[best]) else None
 
 
-def _find_edge(best: Setting, settings: dict[Setting, list[EndedCell]]) -> str:
+def _closest_setting(settings: dict[Setting, list[EndedCell]]) -> Setting | None:
+    losses = {
+        setting: math.fsum(each.loss for each in cells) / len(cells)
+        for setting, cells in settings.items()
+        if all(each.state == "stuck" for each in cells)
+    }
+    return min(losses, key=lambda setting: losses[setting], default=None)
+
+
+def _find_edge(best: Setting | None, settings: dict[Setting, list[EndedCell]]) -> str:
     """Return whether the best learning rate is the highest or the lowest with its warm-up."""
+    if best is None:
+        return ""
     rates = [setting.lr for setting in settings if setting.warmup == best.warmup]
     if len(rates) < 2:  # a single rate was chosen, not searched for
         return ""

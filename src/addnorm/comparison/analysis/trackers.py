@@ -1,6 +1,7 @@
-"""Export of a finished comparison to experiment trackers: one run for each cell."""
+"""Export of a comparison to experiment trackers: one run for each finished cell."""
 
 import math
+from collections.abc import Iterator
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,7 @@ TEXT_FIELDS = ("ending", "why")
 def export_to_mlflow(
     study: "Study", *, experiment: str, tracking_uri: str | None = None
 ) -> list[str]:
-    """Write each cell as a run of an MLflow experiment; return the ids of the runs.
+    """Write each finished cell as a run of an MLflow experiment; return the ids of the runs.
 
     Args:
         study: the comparison
@@ -33,7 +34,7 @@ def export_to_mlflow(
     known = client.get_experiment_by_name(experiment)
     parent = known.experiment_id if known else client.create_experiment(experiment)
     ids = []
-    for each, record in zip(study.cells, cell_records(study), strict=True):
+    for each, record in _iter_finished(study):
         settings, finals, tags = _split_record(study, record)
         run = client.create_run(parent, run_name=each.cell.name)
         metrics = [
@@ -55,7 +56,7 @@ def export_to_mlflow(
 
 
 def export_to_wandb(study: "Study", *, project: str, mode: str | None = None) -> list[str]:
-    """Write each cell as a run of a Weights & Biases project; return the ids of the runs.
+    """Write each finished cell as a run of a Weights & Biases project; return the ids of the runs.
 
     Args:
         study: the comparison
@@ -68,7 +69,7 @@ def export_to_wandb(study: "Study", *, project: str, mode: str | None = None) ->
         raise UserError("W&B: expected the package wandb; pip install wandb") from None
     ids = []
     options: dict[str, Any] = {"mode": mode, "dir": str(study.folder), "reinit": "finish_previous"}
-    for each, record in zip(study.cells, cell_records(study), strict=True):
+    for each, record in _iter_finished(study):
         settings, finals, tags = _split_record(study, record)
         run = wandb.init(
             project=project,
@@ -83,6 +84,13 @@ def export_to_wandb(study: "Study", *, project: str, mode: str | None = None) ->
         run.finish(exit_code=1 if each.state == "crashed" else 0)
         ids.append(str(run.id))
     return ids
+
+
+def _iter_finished(study: "Study") -> Iterator[tuple["CellOutcome", dict[str, Any]]]:
+    """Yield each finished cell with its record."""
+    for each, record in zip(study.cells, cell_records(study), strict=True):
+        if each.state != "waiting":
+            yield each, record
 
 
 def _split_record(

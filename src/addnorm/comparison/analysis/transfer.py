@@ -6,10 +6,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from addnorm.comparison.analysis.summary import EndedCell
-from addnorm.comparison.grid import Arm, Cell
+from addnorm.comparison.grid import OWN_SCHEDULE, Arm, Cell
 from addnorm.comparison.statistics import Estimate
 
 WIDTH_KEY = "dim"
+UNFINISHED = ("cut", "waiting")
+"""States of cells without a final loss, for reasons other than their learning rate."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +71,8 @@ class TransferResult:
 
     arm: str
     curves: tuple[SizeCurve, ...]
-    num_rates: int
+    rates: tuple[float, ...]
+    """All learning rates that were tried."""
 
     @property
     def base(self) -> SizeCurve:
@@ -119,11 +122,26 @@ class TransferResult:
             f"{start} is not the best of {len(moved)} of {count} larger sizes ({changes}); {price}."
         )
 
+    def warning(self) -> str:
+        """Return a sentence on sizes whose best rate is at an end of the grid; often empty."""
+        at_ends = [
+            each.name
+            for each in self.curves
+            if each.best is not None
+            and each.best[0] in (min(self.rates), max(self.rates))
+            and len(self.rates) > 1
+        ]
+        if not at_ends:
+            return ""
+        names = "; ".join(at_ends) if len(at_ends) < len(self.curves) else "every size"
+        return f"{self.arm}: a better rate may lie beyond those that were tried, at {names}."
+
     def to_dict(self) -> dict[str, Any]:
         """Return the result as JSON data."""
         return {
             "arm": self.arm,
             "answer": self.sentence(),
+            "warning": self.warning(),
             "stays_best": not self.moved() and self.base.best is not None,
             "sizes": [
                 {
@@ -139,14 +157,19 @@ class TransferResult:
 
 
 def analyze_transfer(cells: Iterable[EndedCell]) -> list[TransferResult]:
-    """Return the result of each arm; arms that differ only in their width are one.
+    """Return the result of each arm and warm-up; arms that differ only in their width are one.
 
     Args:
-        cells: the cells of a comparison, finished or not
+        cells: the cells of a comparison; those that did not end are left out
     """
     groups: dict[str, dict[tuple[int, int | None], dict[float, list[float]]]] = {}
-    for each in cells:
+    ended = [each for each in cells if each.state not in UNFINISHED]
+    several = len({each.cell.warmup for each in ended}) > 1
+    for each in ended:
         arm, dim = _split_width(each.cell)
+        if several:
+            warmup = OWN_SCHEDULE if each.cell.warmup is None else each.cell.warmup
+            arm = f"{arm} warmup={warmup}"
         sizes = groups.setdefault(arm, {})
         rates = sizes.setdefault((each.cell.depth, dim), {})
         value = each.loss if each.state in ("trained", "stuck") else math.nan
@@ -157,8 +180,8 @@ def analyze_transfer(cells: Iterable[EndedCell]) -> list[TransferResult]:
             _make_curve(depth, dim, rates)
             for (depth, dim), rates in sorted(sizes.items(), key=lambda item: _order(item[0]))
         ]
-        num_rates = max(len(rates) for rates in sizes.values())
-        results.append(TransferResult(arm, tuple(curves), num_rates))
+        tried = sorted({rate for rates in sizes.values() for rate in rates})
+        results.append(TransferResult(arm, tuple(curves), tuple(tried)))
     return results
 
 
@@ -177,8 +200,7 @@ def _split_width(cell: Cell) -> tuple[str, int | None]:
     extras = dict(cell.arm.extras)
     dim = extras.pop(WIDTH_KEY, None)
     arm = Arm(cell.arm.wiring, cell.arm.norm, cell.arm.own, tuple(extras.items()))
-    name = arm.name if cell.warmup is None else f"{arm.name}"
-    return name, None if dim is None else int(dim)
+    return arm.name, None if dim is None else int(dim)
 
 
 def _order(size: tuple[int, int | None]) -> tuple[int, int, int]:

@@ -1,7 +1,7 @@
 """The verdict of a comparison in plain sentences; the first two answer it."""
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from addnorm.comparison.analysis.summary import UNKNOWN_STATES, ArmSummary, EndedCell
 from addnorm.comparison.outcomes import VALIDATION_LOSS, Objective
@@ -13,6 +13,8 @@ from addnorm.comparison.statistics import (
 )
 
 MAX_NAMES = 8
+ROUNDING = 1e-6
+"""Deviation between seeds, relative to the loss, that is rounding and not noise."""
 TRAINED_PHRASES = ("trained at every setting", "trained without warm-up", "trained")
 STATE_PHRASES = {"waiting": "not finished", "cut": "stopped by halving"}
 """States in sentences, where they differ from `outcomes.STATES`."""
@@ -40,11 +42,16 @@ def build_verdict(
     sentences: list[str] = []
     for depth in sorted({line.depth for line in lines}, reverse=True):
         at_depth = [line for line in lines if line.depth == depth]
-        sentences.append(_describe_best(depth, at_depth, seeds, objective))
+        sentences.append(_describe_best(depth, at_depth, _count_seeds(at_depth, seeds), objective))
         sentences.append(_describe_training(depth, at_depth, cells))
     sentences += _describe_open_ends(lines)
     sentences += _describe_power(lines, level)
-    return (*sentences, *_list_cautions(cells, seeds))
+    return (*sentences, *_list_cautions(cells, _count_seeds(lines, seeds)))
+
+
+def _count_seeds(lines: Sequence[ArmSummary], seeds: int) -> int:
+    """Return the number of seeds of the best arms: `seeds`, or more if some were added."""
+    return max(seeds, min((len(line.losses) for line in lines if line.leads), default=0))
 
 
 def _describe_best(
@@ -61,43 +68,64 @@ def _describe_best(
             )
         if all(set(line.states) <= UNKNOWN_STATES for line in lines):
             return f"At depth {depth} no cell ran to its end."
+        edges = {line.edge for line in lines}
+        rates = "higher" if edges == {"highest"} else "lower"
         return (
-            f"At depth {depth} no cell trained: try more steps, lower learning rates, or warm-up."
+            f"At depth {depth} no cell trained: try more steps, {rates} learning rates, or warm-up."
         )
     value = objective.to_estimate(best.loss).format()
     text = f"{best.arm.name} with {best.best.format()}: {objective.label} {value}"
     if not best.whole:
-        text += " (not with every seed)"
+        text += f" ({best.describe_seeds() if best.unfinished else 'not with every seed'})"
     others = [line for line in lines if line.loss is not None and line is not best]
-    if not others:
+    not_yet = [line.arm.name for line in lines if line.loss is None and "waiting" in line.states]
+    if others:
+        parts = [text, *_compare_with_best(others, seeds, objective)]
+    elif not_yet:
+        parts = [text]
+    else:
         only = "only this arm trained" if len(lines) > 1 else "there is no other arm to compare"
-        return f"At depth {depth} the best is {text}; {only}."
+        parts = [text, only]
+    if not_yet:
+        parts.append(f"{join_names(not_yet)} {_has(not_yet)} not trained yet")
+    so_far = " so far" if not_yet or best.unfinished else ""
+    return f"At depth {depth} the best{so_far} is {'; '.join(parts)}."
+
+
+def _compare_with_best(
+    others: Sequence[ArmSummary], seeds: int, objective: Objective
+) -> Iterator[str]:
+    """Yield how the arms that trained differ from the best one."""
     if seeds == 1:
-        ranking = join_names(
-            [
-                f"{line.arm.name} {objective.to_estimate(line.loss).format()}"
-                for line in _sort_by_loss(others)
-                if line.loss
-            ]
-        )
-        return f"At depth {depth} the best is {text}; then {ranking} (one seed: noise is unknown)."
-    groups: dict[str, list[str]] = {"noise": [], "worse": [], "lower": [], "unknown": []}
+        ranking = [
+            f"{line.arm.name} {objective.to_estimate(line.loss).format()}"
+            for line in _sort_by_loss(others)
+            if line.loss
+        ]
+        yield f"then {join_names(ranking)} (one seed: noise is unknown)"
+        return
+    groups: dict[str, list[str]] = {}
     for line in _sort_by_loss(others):
         kind = _classify_difference(line.behind)
+        if kind == "lower" and line.unfinished:
+            kind = "early"
         amount = f" by {line.behind.format()}" if kind == "worse" and line.behind else ""
-        groups[kind].append(line.arm.name + amount)
-    parts = [f"At depth {depth} the best is {text}"]
+        groups.setdefault(kind, []).append(line.arm.name + amount)
     better = "lower loss" if objective == VALIDATION_LOSS else f"better {objective.label}"
     for kind, template in (
         ("noise", "the difference to {} is within noise"),
         ("worse", "worse {verb} {}"),
         ("lower", "{} had a {better}, but not with every seed"),
+        ("early", "{} {has} a {better}, but not all seeds are finished"),
         ("unknown", "{} trained with too few common seeds for a comparison"),
     ):
-        if names := groups[kind]:
+        if names := groups.get(kind):
             verb = "is" if len(names) == 1 else "are"
-            parts.append(template.format(join_names(names), verb=verb, better=better))
-    return "; ".join(parts) + "."
+            yield template.format(join_names(names), verb=verb, has=_has(names), better=better)
+
+
+def _has(names: Sequence[str]) -> str:
+    return "has" if len(names) == 1 else "have"
 
 
 def _classify_difference(difference: Estimate | None) -> str:
@@ -149,30 +177,38 @@ def training_requirement(cells: Sequence[EndedCell]) -> str:
     if len(trained) == len(judged):
         more = f" ({counted})" if counted else ""
         return f"trained in all {len(judged)} cells that ran to the end{more}"
+    so_far = "so far " if "waiting" in states else ""
     cold = [each for each in judged if each.cell.warmup == 0]
     warm = [each for each in judged if each.cell.warmup]
     if cold and warm and not any(each.state == "trained" for each in cold):
         every = all(each.state == "trained" for each in warm)
-        return "trained only with warm-up" + ("" if every else f" and not always ({counted})")
+        always = "" if every else " and not always"
+        counts = f" ({counted})" if "waiting" in states or not every else ""
+        return f"{so_far}trained only with warm-up{always}{counts}"
     high = max(each.cell.lr for each in trained)
     if {each.cell.lr > high for each in judged if each.state != "trained"} == {True}:
-        return f"trained only at learning rates up to {high:g} ({counted})"
-    return f"trained in {len(trained)} of {len(judged)} cells ({counted})"
+        return f"{so_far}trained only at learning rates up to {high:g} ({counted})"
+    return f"{so_far}trained in {len(trained)} of {len(judged)} cells ({counted})"
 
 
 def _describe_open_ends(lines: Sequence[ArmSummary]) -> list[str]:
     """Return a sentence for each depth and end at which best learning rates lie."""
-    ends: dict[tuple[int, str], list[str]] = {}
+    ends: dict[tuple[int, str, bool], list[str]] = {}
     for line in lines:
-        if line.best is not None and line.edge:
-            name = f"{line.arm.name} ({line.best.lr:g})"
-            ends.setdefault((line.depth, line.edge), []).append(name)
+        best = line.best or line.closest
+        if best is not None and line.edge:
+            name = f"{line.arm.name} ({best.lr:g})"
+            ends.setdefault((line.depth, line.edge, line.best is not None), []).append(name)
     better = {"highest": "higher", "lowest": "lower"}
-    return [
-        f"Open end at depth {depth}: the best learning rate of {join_names(names)} is the {edge} "
-        f"that was tried; a {better[edge]} one may be better."
-        for (depth, edge), names in sorted(ends.items(), reverse=True)
-    ]
+    sentences = []
+    for (depth, edge, has_trained), names in sorted(ends.items(), reverse=True):
+        rate = "best learning rate" if has_trained else "learning rate with the lowest loss"
+        hope = "be better" if has_trained else "train"
+        sentences.append(
+            f"Open end at depth {depth}: the {rate} of {join_names(names)} is the {edge} that was "
+            f"tried; a {better[edge]} one may {hope}."
+        )
+    return sentences
 
 
 def _describe_power(lines: Sequence[ArmSummary], level: float) -> list[str]:
@@ -188,7 +224,7 @@ def _describe_power(lines: Sequence[ArmSummary], level: float) -> list[str]:
             continue
         variances = [statistics.variance(differences) for differences in samples]
         deviation, count = statistics.fmean(variances) ** 0.5, min(map(len, samples))
-        if not deviation:
+        if best.loss is None or deviation <= ROUNDING * abs(best.loss.mean):
             continue
         smallest = detectable_difference(deviation, count, level=level)
         needed = seeds_to_detect(smallest / 2, deviation, level=level)

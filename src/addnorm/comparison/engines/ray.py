@@ -34,9 +34,13 @@ from addnorm.comparison.engines.file_transfer import (
 )
 from addnorm.comparison.engines.torchrun import check_processes, run_cell_processes
 from addnorm.comparison.run_cell import DiskFullError, run_cell
+from addnorm.comparison.spec import DEMO
 from addnorm.core.errors import UserError
 from addnorm.core.interrupts import StopFlag, ignore_repeated_signals
 from addnorm.train.run_folder import CHECKPOINTS, CONFIG
+
+SINGLE_FILE = "file"
+"""Folder of the data if they are one file, which keeps its name."""
 
 
 class RayEngine(Engine):
@@ -218,19 +222,10 @@ def _run_on_node(
         _run(job, processes, send)
         return {}
     with tempfile.TemporaryDirectory() as name:
-        root = Path(name)
-        write_files(packed_files, root)
-        paths = {"data": str(root / files.DATA), "tokenizer": str(root / files.TOKENIZER)}
-        known = job.recipe.to_flat_dict()  # the recipe of a table has no tokenizer
-        recipe = job.recipe.model_copy(
-            update={name: path for name, path in paths.items() if name in known}
-        )
-        folder = root / files.CELLS / job.name
-        folder.mkdir(parents=True)
-        score = root / files.SCORE if job.score else None
-        _run(replace(job, recipe=recipe, folder=folder, score=score), processes, send)
-        shutil.rmtree(folder / CHECKPOINTS, ignore_errors=True)
-        return read_files(root / files.CELLS)
+        local = _unpack_job(job, packed_files, Path(name))
+        _run(local, processes, send)
+        shutil.rmtree(local.folder / CHECKPOINTS, ignore_errors=True)
+        return read_files(local.folder.parent)
 
 
 def _run(job: Job, processes: int, on_step: StepCallback) -> None:
@@ -242,11 +237,37 @@ def _run(job: Job, processes: int, on_step: StepCallback) -> None:
 
 def _pack_files(job: Job, root: Path) -> FileContents:
     """Return the data, held-out examples and tokenizer, by path in the comparison's folder."""
-    packed = read_files(Path(job.recipe.data), prefix=f"{files.DATA}/")
+    data = Path(job.recipe.data)
+    if job.recipe.data == DEMO:  # of a task of one's own, which has no data
+        packed = {}
+    elif data.is_file():
+        packed = {f"{SINGLE_FILE}/{data.name}": data.read_bytes()}
+    else:
+        packed = read_files(data, prefix=f"{files.DATA}/")
     if job.score:
         packed |= read_files(job.score, prefix=f"{files.SCORE}/")
     tokenizer = root / files.TOKENIZER
     return packed | ({tokenizer.name: tokenizer.read_bytes()} if tokenizer.is_file() else {})
+
+
+def _unpack_job(job: Job, packed_files: FileContents, root: Path) -> Job:
+    """Write the files of `_pack_files` below a folder; return the job with its paths there."""
+    write_files(packed_files, root)
+    single = [name for name in packed_files if name.startswith(f"{SINGLE_FILE}/")]
+    paths = {
+        "data": str(root / (single[0] if single else files.DATA)),
+        "tokenizer": str(root / files.TOKENIZER),
+    }
+    if job.recipe.data == DEMO:
+        del paths["data"]
+    known = job.recipe.to_flat_dict()  # the recipe of a table has no tokenizer
+    recipe = job.recipe.model_copy(
+        update={name: path for name, path in paths.items() if name in known}
+    )
+    folder = root / files.CELLS / job.name
+    folder.mkdir(parents=True)
+    score = root / files.SCORE if job.score else None
+    return replace(job, recipe=recipe, folder=folder, score=score)
 
 
 def _check_reachable(address: str | None) -> None:

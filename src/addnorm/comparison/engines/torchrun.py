@@ -14,6 +14,7 @@ from addnorm.comparison.cell_result import CellResult
 from addnorm.comparison.engines.job_files import Progress, write_jobs
 from addnorm.comparison.run_cell import DISK_FULL_EXIT_CODE, DiskFullError
 from addnorm.comparison.tasks import get_task
+from addnorm.comparison.tasks.base import DistributedTask
 from addnorm.core.errors import UserError
 from addnorm.core.interrupts import graceful_shutdown
 
@@ -32,7 +33,7 @@ def make_cell_command(processes: int, python: str = sys.executable) -> list[str]
 
 def check_processes(job: Job, processes: int) -> None:
     """Raise `UserError` if several processes cannot train a cell of this task."""
-    if processes > 1 and not get_task(job.recipe.task).is_distributed:
+    if processes > 1 and not isinstance(get_task(job.recipe.task), DistributedTask):
         raise UserError(
             f"gpus_per_cell: expected 1 for task {job.recipe.task}, which trains in one process, "
             f"got {processes}"

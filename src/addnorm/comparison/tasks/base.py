@@ -1,5 +1,6 @@
 """Interface of the tasks that a comparison can run on: data, recipe, training and score."""
 
+import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import replace
@@ -8,11 +9,12 @@ from typing import Any, ClassVar, NamedTuple
 
 from addnorm.comparison.cell_job import CellRecipe, Heartbeat, Job
 from addnorm.comparison.cell_result import CellResult
+from addnorm.comparison.folder_layout import CELLS
 from addnorm.comparison.grid import Arm, Cell
 from addnorm.comparison.outcomes import VALIDATION_LOSS, Objective
 from addnorm.comparison.shared_data import SharedData
 from addnorm.comparison.spec import Comparison
-from addnorm.comparison.tasks.used_plugins import check_plugins, find_used_plugins
+from addnorm.comparison.tasks.used_plugins import find_changed_plugins, find_used_plugins
 from addnorm.core.errors import UserError
 from addnorm.tasks import Example, Score
 
@@ -51,8 +53,6 @@ class Task(ABC):
     """Whether keys, axes, wirings and norms may have any name; the task decides what they mean."""
     is_drawn: ClassVar[bool] = True
     """Whether arms are arrangements of ours, which the page draws."""
-    is_distributed: ClassVar[bool] = True
-    """Whether several processes can train one cell, started by `torchrun`."""
 
     @abstractmethod
     def list_recipe_keys(self) -> list[str]:
@@ -95,13 +95,6 @@ class Task(ABC):
     def train_and_score(self, job: Job, heartbeat: Heartbeat) -> CellResult | None:
         """Train or resume a cell and score it; return None if it was interrupted or paused."""
 
-    def join_training(self, job: Job) -> None:
-        """Train a cell together with its main process, as another process of `torchrun`.
-
-        Only called if `is_distributed`.
-        """
-        raise NotImplementedError
-
     @abstractmethod
     def score(self, shared_data: SharedData | None) -> Score:
         """Return the primary score."""
@@ -136,13 +129,23 @@ class Task(ABC):
         """Prepare the data that all cells share, or read them if they are prepared already."""
         source, shared_data = self.prepare_source(spec, folder), SharedData.read(folder)
         plugins = find_used_plugins(spec)
+        if shared_data is not None:
+            changed = find_changed_plugins(plugins, shared_data.plugins)
+            if changed and not _discard_crashed_cells(spec, folder):
+                raise UserError(
+                    f"plugin {changed[0]} has changed since the comparison started; restore it, or "
+                    "start again with another output folder"
+                )
+            shared_data = None if changed else shared_data
         if shared_data is None:
+            shared_data = self.prepare_shared_data(spec, folder, source)
+            versions = {plugin.name: plugin.version for plugin in plugins if plugin.version}
             shared_data = replace(
-                self.prepare_shared_data(spec, folder, source),
+                shared_data,
+                versions=shared_data.versions | versions,
                 plugins={plugin.name: plugin.digest for plugin in plugins},
             )
             shared_data.save(folder)
-        check_plugins(plugins, shared_data.plugins)
         if shared_data.corpus != source.digest:
             raise UserError(
                 f"{source.path} has changed since the comparison started; restore it, or start "
@@ -162,3 +165,26 @@ class Task(ABC):
     def data_path(self, folder: Path, source: DataSource) -> Path:
         """Return the folder that cells read their data from."""
         return source.path
+
+
+class DistributedTask(Task):
+    """A task whose cells several processes can train together, started by `torchrun`."""
+
+    @abstractmethod
+    def join_training(self, job: Job) -> None:
+        """Train a cell together with its main process, as another process of `torchrun`."""
+
+
+def _discard_crashed_cells(spec: Comparison, folder: Path) -> bool:
+    """Remove the cells if all that started have crashed; return False if one has not.
+
+    After such a start the author repairs the plugin, and there is no result to mix with.
+    """
+    cells = folder / CELLS
+    for cell in spec.cells():
+        result = CellResult.read(cells / cell.name)
+        crashed = result is not None and result.ending == "crashed"
+        if not crashed and (result is not None or (cells / cell.name).exists()):
+            return False
+    shutil.rmtree(cells, ignore_errors=True)
+    return True

@@ -20,7 +20,7 @@ from addnorm.comparison.grid import UNSPECIFIED, Cell, format_value, to_plain, w
 from addnorm.comparison.outcomes import LossSummary, Objective
 from addnorm.comparison.shared_data import SharedData
 from addnorm.comparison.spec import DEMO, Comparison
-from addnorm.comparison.tasks.base import DataSource, Task
+from addnorm.comparison.tasks.base import DataSource, DistributedTask
 from addnorm.comparison.tasks.function_cell import LOSS_SPLITS, CellInterrupted, to_number
 from addnorm.comparison.tasks.function_cell import Cell as FunctionCell
 from addnorm.comparison.tasks.function_registry import VALID_LOSS, TaskFunction
@@ -73,7 +73,7 @@ class FunctionRecipe(BaseModel):
         write_yaml(path, self.to_yaml())
 
 
-class FunctionTask(Task):
+class FunctionTask(DistributedTask):
     """A task whose cells are calls of the user's function."""
 
     unit, loss_unit = "steps", ""

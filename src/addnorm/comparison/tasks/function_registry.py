@@ -1,6 +1,7 @@
 """Tasks of one's own: functions that train one cell, by name or as `FILE.py:FUNCTION`."""
 
 import hashlib
+import math
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -8,7 +9,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
 
-from addnorm.comparison.tasks.function_cell import Cell
+from addnorm.comparison.tasks.function_cell import Cell, to_number
 from addnorm.core.errors import UnknownNameError, UserError, unknown_name_message
 from addnorm.plugins import load_plugin
 from addnorm.plugins.loading import FILE_MODULE_PREFIX
@@ -33,7 +34,7 @@ class TaskFunction:
     baseline: float | None = None
     defaults: Mapping[str, Any] = field(default_factory=dict)
     title: str = ""
-    """Name of the metric in tables and on pages."""
+    """Name of the task on pages."""
 
     def register(self) -> None:
         """Make the task known by its name, unless another process has sent it here already."""
@@ -73,8 +74,14 @@ def task(
         )
     if name in RESERVED_NAMES or name in text_tasks:
         raise UserError(f"task {name!r} exists already; choose another name")
+    if baseline is not None and not math.isfinite(to_number("baseline", baseline)):
+        raise UserError(f"baseline: expected a finite number, got {baseline}")
 
     def add(function: Function) -> Function:
+        known = FUNCTIONS[name].function if name in FUNCTIONS else None
+        # The same function again is fine: a notebook cell may be run twice.
+        if known is not None and _is_sibling(known, function):
+            raise UserError(f"two functions are the task {name!r}; give one of them another name")
         FUNCTIONS[name] = TaskFunction(
             name, function, metric, maximize, baseline, dict(defaults or {}), name
         )
@@ -135,6 +142,12 @@ def _find_loaded_file(target: str) -> ModuleType | None:
 
 def _is_defined_in(value: Any, module: ModuleType) -> bool:
     return callable(value) and getattr(value, "__module__", None) == module.__name__
+
+
+def _is_sibling(function: Callable[..., Any], other: Callable[..., Any]) -> bool:
+    """Return whether two different functions are defined in one module."""
+    is_same_module = function.__module__ == other.__module__
+    return is_same_module and function.__qualname__ != other.__qualname__
 
 
 def _name_function(function: Callable[..., Any]) -> str:

@@ -44,7 +44,6 @@ class TableTask(Task):
     """
 
     name, noun, unit, loss_unit = "table", "a table", "rows", ""
-    is_distributed = False
     baseline_description = "a model that knows the distribution of the target and ignores its input"
     defaults: ClassVar[Mapping[str, Any]] = {"depth": 2, "steps": 400, "score": 5000}
 

@@ -22,7 +22,8 @@ from addnorm.tabular.columns.reader import read_columns
 from addnorm.tabular.columns.table_files import read_table
 from addnorm.tabular.params import choose_batch_size
 from addnorm.tabular.task_setup import infer_column_types, infer_task, split_rows, split_target
-from addnorm.tabular.training.targets import ClassTarget, NumberTarget, Target
+from addnorm.tabular.training.regression_targets import make_regression_target
+from addnorm.tabular.training.targets import ClassTarget, Target
 from addnorm.tasks import Example
 
 MIN_ROWS = 20
@@ -124,7 +125,7 @@ class TableSplits:
         y = self.target_values(TRAIN)
         if self.classes:
             return ClassTarget(len(self.classes))
-        return NumberTarget.from_values(y, np.ones(len(y)), scaling)
+        return make_regression_target(y, np.ones(len(y)), scaling=scaling)
 
     def baseline(self, scaling: str = "auto") -> float:
         """Return the validation loss of a model that ignores the input columns.

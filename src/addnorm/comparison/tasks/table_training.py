@@ -37,14 +37,21 @@ from addnorm.models.tabular import MODELS, TableBatch, TableModel, build_table_m
 from addnorm.tabular import TabularTransformerClassifier, TabularTransformerRegressor
 from addnorm.tabular.columns.encoder import TableEncoder
 from addnorm.tabular.params import make_model_config, make_training_config
-from addnorm.tabular.training.loop import WeightedBatch, build_model, fit_model, predict
-from addnorm.tabular.training.targets import NumberTarget, Target
+from addnorm.tabular.training.loop import WeightedBatch, build_model, fit_model
+from addnorm.tabular.training.number_targets import NumberTarget
+from addnorm.tabular.training.prediction import predict
+from addnorm.tabular.training.targets import Target
 from addnorm.tabular.training.torch_context import torch_context
 from addnorm.train.callbacks import TrainCallback
 from addnorm.train.device import pick_device
 from addnorm.train.run_folder import CONFIG, ROWS
 
-ESTIMATORS = {"classify": TabularTransformerClassifier, "regress": TabularTransformerRegressor}
+ESTIMATORS: dict[str, Any] = {
+    "classify": TabularTransformerClassifier,
+    "regress": TabularTransformerRegressor,
+}
+DEFAULT_MODEL = "ft_transformer"
+"""Model of a cell: comparisons of arrangements are about attention as well as feed-forwards."""
 AXES = ("wiring", "norm", "depth", "lr", "schedule")
 """Estimator parameters that a comparison varies."""
 PARAMETERS = (
@@ -72,9 +79,11 @@ def build_estimator(recipe: TableRecipe, kind: str, *, epochs: int, batch: int) 
         batch: rows per optimizer step
     """
     estimator = ESTIMATORS[kind](random_state=recipe.seed)
-    model = MODELS.get(recipe.params.get("model", estimator.model))
+    name_of_model = recipe.params.get("model", DEFAULT_MODEL)
+    model = MODELS.get(name_of_model)
     known = set(estimator.get_params()) - set(() if model is None else model.unused_fields)
-    params = {name: value for name, value in recipe.params.items() if name in known}
+    params = {"model": name_of_model}
+    params |= {name: value for name, value in recipe.params.items() if name in known}
     axes = {name: getattr(recipe, name) for name in AXES}
     params |= {"max_epochs": epochs, "patience": epochs, "batch_size": batch}
     return estimator.set_params(**params | axes)
@@ -86,10 +95,11 @@ def build_on_tiny_table(recipe: TableRecipe) -> None:
     encoder = TableEncoder.from_columns(*read_unweighted(table, None))
     estimator = build_estimator(recipe, "classify", epochs=1, batch=1)
     try:
-        build_table_model(make_model_config(estimator, encoder, 2))
+        config = make_model_config(estimator, encoder, 2)
+        build_table_model(config)
     except UserError as error:
         raise UserError(f"cannot build a table model with {recipe.wiring}: {error}") from None
-    make_training_config(estimator, 2, wiring=recipe.wiring, seed=0)
+    make_training_config(estimator, 2, model=config, seed=0)
 
 
 class _CellCallback(TrainCallback):
@@ -162,9 +172,7 @@ def fit_cell(job: Job, recipe: TableRecipe, heartbeat: Heartbeat) -> CellResult 
                 train.to(device),
                 valid.to(device),
                 target=target,
-                config=make_training_config(
-                    estimator, rows, wiring=recipe.wiring, seed=recipe.seed
-                ),
+                config=make_training_config(estimator, rows, model=config, seed=recipe.seed),
                 reference=train.cells.select_rows(slice(0, 64)).to(device),
                 callback=callback,
             )
@@ -261,7 +269,7 @@ def _accuracy(predictions: np.ndarray, expected: np.ndarray, _target: Target) ->
 def _r2(predictions: np.ndarray, expected: np.ndarray, target: Target) -> float:
     assert isinstance(target, NumberTarget)
     total = float(((expected - expected.mean()) ** 2).sum())
-    residual = float(((target.decode(predictions[:, 0]) - expected) ** 2).sum())
+    residual = float(((target.decode(predictions) - expected) ** 2).sum())
     return 1 - residual / max(total, 1e-12)
 
 
@@ -276,6 +284,6 @@ def _format_samples(
     rows = table.inputs(TEST).iloc[:NUM_SAMPLES]
     predictions = _predict(model, encoder.encode(rows), reference)
     if isinstance(target, NumberTarget):
-        return tuple(f"{value:.4g}" for value in target.decode(predictions[:, 0]))
+        return tuple(f"{value:.4g}" for value in target.decode(predictions))
     probabilities = softmax(predictions, axis=1)
     return tuple(f"{table.classes[row.argmax()]} ({row.max():.0%})" for row in probabilities)

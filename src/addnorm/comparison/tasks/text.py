@@ -14,7 +14,7 @@ from addnorm.comparison.grid import Cell, to_plain
 from addnorm.comparison.outcomes import LossSummary
 from addnorm.comparison.shared_data import SharedData
 from addnorm.comparison.spec import DEMO, Comparison
-from addnorm.comparison.tasks.base import NUM_SAMPLES, DataSource, Task
+from addnorm.comparison.tasks.base import NUM_SAMPLES, DataSource, DistributedTask
 from addnorm.comparison.tasks.text_data import (
     check_corpus,
     open_corpus,
@@ -41,7 +41,7 @@ DEMO_RECIPE: dict[str, Any] = {
 """Recipe defaults on a demo corpus: fast on one core."""
 
 
-class TextComparison(Task):
+class TextComparison(DistributedTask):
     """A text task as a comparison uses it: cells are runs of the trainer."""
 
     shared_keys = ("data", "tokenizer", "vocab", "max_length", "schedule", "seed", "steps")

@@ -57,14 +57,13 @@ def render_comparison_page(study: Study) -> str:
             Section(
                 "Arms",
                 build_arm_cards(study),
-                f"One layer of each arm, drawn from the recorded forward pass of a {_depth(study)}-"
-                "layer stack. N is the norm, f a sub-layer, x the residual stream.",
+                _describe_arms(study),
                 narrow=True,
             ),
             Section(
                 "Sample outputs",
                 build_sample_outputs(study, data.arm_styles),
-                "Outputs of all arms for the same held-out inputs.",
+                "Outputs of all arms for the same held-out inputs." if study.task.is_drawn else "",
                 narrow=True,
             ),
             Section(
@@ -121,5 +120,11 @@ def _rules(study: Study) -> Note:
     return Note(f"{rules} The baseline of this comparison is {format_baseline(study, 3)}.")
 
 
-def _depth(study: Study) -> int:
-    return max(cell.depth for cell in study.spec.cells())
+def _describe_arms(study: Study) -> str:
+    if not study.task.is_drawn:
+        return "The values of the axes, which your function received."
+    depth = max(cell.depth for cell in study.spec.cells())
+    return (
+        f"One layer of each arm, drawn from the recorded forward pass of a {depth}-layer stack. N "
+        "is the norm, f a sub-layer, x the residual stream."
+    )

@@ -20,6 +20,8 @@ def build_sample_outputs(study: Study, styles: dict[str, ArmStyle]) -> list[Part
         examples = study.task.read_examples(study.folder)
     except (UserError, OSError):
         examples = []
+    if not study.task.is_drawn:
+        return [Note("A task of your own has no sample outputs.")]
     if not examples:
         return [Note("No sample outputs: the comparison has no records to evaluate.")]
     cells = {arm: _representative_cell(study, arm) for arm in study.spec.arms()}

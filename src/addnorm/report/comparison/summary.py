@@ -36,7 +36,7 @@ def _row(line: ArmSummary, styles: dict[str, ArmStyle], study: Study) -> list[ob
         str(line.depth),
         OutcomeCounts(line.states),
         _format_ranges(line.stable),
-        Markup(", ").join(map(_no_wrap, line.format_best().split(", "))),
+        _format_setting(line.format_best()),
         _format_estimate(value),
         *score,
         "best" if line.leads else _format_gap(line),
@@ -52,6 +52,12 @@ def _format_ranges(stable: tuple[StableRange, ...]) -> Markup:
         for each in stable
     ]
     return Markup("<br>").join(map(_no_wrap, lines))
+
+
+def _format_setting(text: str) -> Markup:
+    """Return a setting that breaks between its parts only; notes in parentheses break anywhere."""
+    setting, parenthesis, notes = text.partition(" (")
+    return Markup(", ").join(map(_no_wrap, setting.split(", "))) + parenthesis + notes
 
 
 def _format_gap(line: ArmSummary) -> str:

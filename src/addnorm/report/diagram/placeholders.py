@@ -39,7 +39,7 @@ Notes = Mapping[str, tuple[str, ...]]
 """Notes by kind of sub-layer: self, cross, ffn."""
 OPTIONS = (
     *("qk_norm", "gate", "sink", "exclusive", "value_residual", "value_embed", "canon", "cap"),
-    *("window", "kv_heads", "activation"),
+    *("window", "kv_heads", "activation", "experts", "experts_per_token"),
 )
 """Options that a diagram shows."""
 
@@ -148,6 +148,7 @@ def describe_options(options: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
     ]
     ffn = [
         str(get("activation") or ""),
+        f"{get('experts_per_token', 2)} of {get('experts')} experts" if get("experts") else "",
         f"canon: {', '.join(place for place in canon if place in 'CD')}",
     ]
     notes = {"self": both + own, "cross": both, "ffn": ffn}

@@ -34,7 +34,7 @@ def render_latex(study: Study) -> str:
         cells = [
             escape_latex(line.arm.name),
             str(line.depth),
-            escape_latex(line.best.format()) if line.best else "--",
+            escape_latex(line.format_best()),
             format_estimate(loss, bold=line.leads),
             *([format_estimate(line.score, digits=score.digits)] if score else []),
             "best" if line.leads else format_estimate(line.behind, signed=True),
@@ -43,10 +43,13 @@ def render_latex(study: Study) -> str:
         lines.append("    " + " & ".join(cells) + r" \\")
     columns = "lrl" + "r" * (len(head) - 3)
     level = f"{100 * study.spec.confidence_level:.4g}"
+    waiting = sum(each.state == "waiting" for each in study.cells)
+    preliminary = [f"% Preliminary: {waiting} of {len(study.cells)} cells are not finished."]
     return "\n".join(
         [
             f"% Made by addnorm from study {study.spec.digest}; needs \\usepackage{{booktabs}}.",
             f"% Intervals: {level} % by Student's t over seeds; gaps are paired by seed.",
+            *(preliminary if waiting else []),
             f"\\begin{{tabular}}{{{columns}}}",
             r"    \toprule",
             "    " + " & ".join(map(escape_latex, head)) + r" \\",

@@ -1,11 +1,12 @@
 """The page of `addnorm compare --transfer`: loss over learning rate for each size."""
 
+import math
 from pathlib import Path
 
 from addnorm.comparison.analysis.study import Study
 from addnorm.comparison.analysis.transfer import TransferResult, analyze_transfer
 from addnorm.report.charts.lines import plot_lines
-from addnorm.report.html.page import Headline, Section, Table, render_page, write_page
+from addnorm.report.html.page import Facts, Headline, Section, Table, render_page, write_page
 
 PAGE_FILE = "transfer.html"
 HEAD = ("size", "best learning rate", "between rates", "best loss", "cost of the smallest's rate")
@@ -23,8 +24,13 @@ def write_transfer_page(study: Study) -> Path:
 def render_transfer_page(study: Study) -> str:
     """Return the page as HTML."""
     results = analyze_transfer(study.cells)
-    sections = [Section("Answer", [Headline([each.sentence() for each in results])], ABOUT)]
+    sentences = [text for each in results for text in (each.sentence(), each.warning()) if text]
+    sections = [Section("Answer", [Headline(sentences)], ABOUT)]
     sections += [_arm_section(each) for each in results]
+    spec = study.spec
+    settings = {"task": spec.task, "steps": spec.steps, "seeds": spec.seeds, "scale": "none"}
+    settings |= {name: str(value) for name, value in spec.keys.items()}
+    sections.append(Section("Settings", [Facts("Equal for all sizes", settings)]))
     about = f"Folder: {study.folder.resolve()}"
     return render_page("Transfer of the learning rate", sections=sections, about=about)
 
@@ -40,7 +46,7 @@ def _arm_section(result: TransferResult) -> Section:
                 "none" if best is None else f"{best[0]:g}",
                 "" if curve.vertex is None else f"{curve.vertex:.3g}",
                 "" if best is None else best[1].format(),
-                "" if cost is None else f"{cost:+.3f}",
+                "" if cost is None else "fails" if math.isinf(cost) else f"{cost:+.3f}",
             )
         )
     chart = plot_lines(

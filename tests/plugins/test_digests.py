@@ -1,0 +1,94 @@
+"""Digests: equal for equal code in every process, different once it has changed."""
+
+import subprocess
+import sys
+
+import pytest
+
+from addnorm.plugins.digests import find_neighbours, hash_parts, iter_code_parts
+
+SCRIPT = """
+FACTOR = 2.0
+
+def helper(x):
+    return x * FACTOR
+
+class Base:
+    gain = 1
+
+class Member(Base):
+    names = {"a", "b"}
+
+    def __init__(self, *, factor=3.0):
+        self.factor = factor
+
+    @property
+    def doubled(self):
+        return helper(self.factor)
+
+    @staticmethod
+    def known(name):
+        return name in {"left", "right", "up", "down"}
+
+    def scale(self):
+        return [each * 2 for each in range(3)]
+"""
+
+
+def digest(source, name="Member"):
+    module = {"__name__": "script_of_a_test"}
+    exec(source, module)
+    return hash_parts(iter_code_parts(module[name]))
+
+
+@pytest.mark.parametrize(
+    "old, new",
+    [
+        ("FACTOR = 2.0", "FACTOR = 4.0"),
+        ("x * FACTOR", "x + FACTOR"),
+        ("gain = 1", "gain = 2"),
+        ("factor=3.0", "factor=5.0"),
+        ("helper(self.factor)", "self.factor"),
+        ('"up"', '"above"'),
+        ("each * 2 for", "each * 3 for"),
+        ('{"a", "b"}', '{"a", "c"}'),
+    ],
+)
+def test_every_change_is_seen(old, new):
+    assert old in SCRIPT
+    assert digest(SCRIPT.replace(old, new)) != digest(SCRIPT)
+
+
+def test_digest_does_not_depend_on_the_process():
+    """Sets of texts have another order in every process."""
+    code = (
+        "import sys; from tests.plugins.test_digests import SCRIPT, digest; print(digest(SCRIPT))"
+    )
+    digests = {
+        subprocess.run(
+            [sys.executable, "-c", code],
+            env={"PYTHONHASHSEED": seed, "PYTHONPATH": ":".join(filter(None, sys.path))},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for seed in ("1", "2", "3")
+    }
+    assert len(digests) == 1
+
+
+def test_unrelated_code_of_a_script_does_not_count():
+    assert digest(SCRIPT + "\nOTHER = 3\n") == digest(SCRIPT)
+
+
+def test_files_beside_a_plugin_count(tmp_path):
+    (tmp_path / "model.py").write_text("import layers")
+    (tmp_path / "layers.py").write_text("SIZE = 1")
+    (tmp_path / "unused.py").write_text("SIZE = 2")
+    (tmp_path / "package").mkdir()
+    (tmp_path / "package" / "__init__.py").write_text("")
+    (tmp_path / "package" / "part.py").write_text("SIZE = 3")
+    path = tmp_path / "study.py"
+    source = "import torch\ndef train(cell):\n    import model\n    from package.part import SIZE\n"
+    path.write_text(source)
+    assert find_neighbours(path, source) == ["SIZE = 1", "import layers", "", "SIZE = 3"]
