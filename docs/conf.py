@@ -25,17 +25,17 @@ myst_enable_extensions = ["attrs_inline", "attrs_block", "colon_fence"]
 suppress_warnings = [
     "myst.header",  # pages of the catalogue start their sections at different levels
     "misc.highlighting_failure",
+    "ref.python",  # types in words, such as "array of shape (n,)", name several attributes
 ]
 default_role = "code"
 autodoc_typehints = "description"
 autodoc_member_order = "bysource"
 autodoc_default_options = {"members": True, "show-inheritance": True}
-napoleon_numpy_docstring = False
 
 html_theme = "furo"
 html_title = f"addnorm {release}"
 html_static_path = ["_static"]
-html_css_files = ["site.css"]
+html_css_files = ["chart-colors.css", "site.css"]
 html_copy_source = False
 html_show_sourcelink = False
 html_theme_options = {"navigation_with_keys": True}

@@ -1,10 +1,10 @@
-"""A Hugging Face model and its Trainer, as a task of `addnorm compare`; needs `transformers`.
+"""A Hugging Face Trainer as a task of `addnorm compare`.
 
 addnorm compare --task examples/hugging_face.py:train --axis activation=gelu_new,relu \
     --axis scheduler=constant,cosine --lr 1e-3,1e-2 --depth 2 --steps 100 --seeds 3 -o hf
 
-The model is a random GPT-2 without a download. The Trainer saves checkpoints into the folder of the
-cell, so that an interrupted cell resumes where it was.
+The model is a random GPT-2 of `transformers`, without a download. The Trainer saves checkpoints
+into the folder of the cell, so that an interrupted cell resumes where it was.
 """
 
 from typing import Any

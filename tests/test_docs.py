@@ -12,7 +12,7 @@ from addnorm.cli.main import COMMANDS
 from addnorm.doctor.diagnose import RULES
 from tests.source_tree import ROOT, SOURCE
 from tools.docs import generate_index, generate_pages
-from tools.pages.readme import README_TABLES, fill_tables
+from tools.pages.readme import README_PARTS, fill_parts
 
 GUIDES = sorted((ROOT / "docs" / "guides").glob("*.md"))
 ARCHITECTURE = sorted((ROOT / "docs" / "architecture").glob("*.md"))
@@ -66,11 +66,25 @@ def test_every_python_block_is_marked(path):
     assert text.count("```python") == len(python_blocks(text, "run")) + unrun
 
 
-def test_tables_of_the_readme_are_up_to_date():
+def test_generated_parts_of_the_readme_are_up_to_date():
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     present = set(re.findall(r"<!-- generated: (\w+) -->", text))
-    assert present == set(README_TABLES)
-    assert text == fill_tables(text), "run `make docs`"
+    assert present == set(README_PARTS)
+    assert text == fill_parts(text), "run `make docs`"
+
+
+def test_readme_has_1200_to_1500_words():
+    """Outside of code blocks and comments."""
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    words = re.sub(r"```.*?```|<!--.*?-->", "", text, flags=re.DOTALL).split()
+    assert 1200 <= len(words) <= 1500
+
+
+@pytest.mark.parametrize("path", EXPLANATION, ids=relative_name)
+def test_intervals_in_explanations_are_those_of_the_claims(path):
+    results = (ROOT / "docs" / "claims" / "claims.md").read_text(encoding="utf-8")
+    for interval in re.findall(r"-?\d[\d.]* ± \d[\d.]*\d", path.read_text(encoding="utf-8")):
+        assert interval in results, interval
 
 
 def test_index_of_members_is_up_to_date():

@@ -1,16 +1,21 @@
 """The documentation site: its pages, links and resources."""
 
-import json
 import re
+import shutil
 import subprocess
 import sys
 
 import pytest
 
+from addnorm.cli.registries import get_registry
+from addnorm.doctor.rules import RULES
 from tests.source_tree import ROOT
-from tools.docs_site.navigation import SECTIONS, render_toctrees
+from tools.docs_site.charts import render_chart
+from tools.docs_site.explanation_charts import add_explanation_charts
+from tools.docs_site.navigation import MEMBER_FOLDERS, SECTIONS, render_toctrees
 from tools.docs_site.sphinx_docstrings import convert_docstring, escape
 from tools.docs_site.stage import adapt_links, collect_pages
+from tools.measure_catalogue import NOT_MEASURED
 
 FOREIGN = re.compile(
     r"""(?:<(?:script|img|iframe|source|link)[^>]*?(?:src|href|srcset)=|@import\s|url\()["']?"""
@@ -25,10 +30,76 @@ def pages():
 
 def test_every_page_is_in_the_navigation_once(pages):
     listed = re.findall(r"^(\S+\.md)$", render_toctrees(SECTIONS, pages), flags=re.MULTILINE)
-    members = {name for name in pages if re.match(r"catalogue/(wirings|norms)/", name)}
+    members = {
+        name
+        for folder, parent in MEMBER_FOLDERS.items()
+        for name in pages
+        if name.startswith(folder) and name != parent
+    }
     assert sorted(listed) == sorted(set(pages) - members - {"index.md"})
-    index = pages["catalogue/index.md"]
-    assert all(name.removeprefix("catalogue/") in index for name in members)
+    for folder, parent in MEMBER_FOLDERS.items():
+        base = parent.rpartition("/")[0] + "/"
+        links = set(re.findall(r"\]\(([^)#\s]+\.md)", pages[parent]))
+        own = {name.removeprefix(base) for name in members if name.startswith(folder)}
+        assert own <= links, f"{parent} does not link to all of {folder}"
+
+
+@pytest.mark.parametrize(
+    ("folder", "names"),
+    [
+        ("catalogue/wirings", get_registry("wirings")),
+        ("catalogue/norms", get_registry("norms")),
+        ("catalogue/presets", get_registry("presets")),
+        ("catalogue/rules", RULES),
+        ("claims", get_registry("claims")),
+    ],
+)
+def test_every_member_has_a_page(folder, names, pages):
+    missing = [name for name in names if f"{folder}/{name}.md" not in pages]
+    assert missing == []
+
+
+def test_pages_of_wirings_have_formula_charts_reference_and_claims(pages):
+    for name in get_registry("wirings"):
+        page = pages[f"catalogue/wirings/{name}.md"]
+        assert "<math " in page, name
+        assert page.count("<figure class=") == 2, f"run `python tools/measure_catalogue.py {name}`"
+        for section in ("Paper", "Measured", "Claims about it", "Reference implementation"):
+            assert f"## {section}" in page, (name, section)
+
+
+def test_norms_without_measurement_are_those_that_the_script_names(pages):
+    unmeasured = [
+        name
+        for name in get_registry("norms")
+        if "<figure" not in pages[f"catalogue/norms/{name}.md"]
+    ]
+    assert unmeasured == list(NOT_MEASURED)
+
+
+def test_atlas_shows_every_wiring_in_picture_and_table(pages):
+    for name in get_registry("wirings"):
+        assert pages["atlas.md"].count(f'data-name="{name}"') == 2, name
+
+
+def test_no_mark_of_a_picture_is_left(pages):
+    """A misspelled mark would be a comment, which nobody sees."""
+    pages = dict(pages)
+    add_explanation_charts(pages)
+    for name, text in pages.items():
+        assert not re.search(r"<!-- (chart|table|drawing)", text), name
+
+
+def test_chart_of_values_that_an_axis_cannot_show_has_gaps():
+    chart = render_chart("t", {"a": [1.0, None, 100.0, 0.0, 10.0]})
+    assert chart.count("<polyline") == 3
+    assert "nan" not in chart and "inf" not in chart
+
+
+def test_messages_of_rules_are_read_from_their_code(pages):
+    page = pages["catalogue/rules/missing_final_norm.md"]
+    assert "Severity of its findings" in page
+    assert "## What it reports" in page
 
 
 def test_links_between_staged_pages_exist(pages):
@@ -55,13 +126,15 @@ def test_docstrings_become_restructured_text():
         *(r"Scale \*x\* by ``g * 2``.", "", "::", "", "    y = g * x", ""),
         *("- ``g``: (dim), starts", "  at 1"),
     ]
+    estimator = ["Classifier.", "", "Parameters", "----------", "dim : int", "    Width of `x`."]
+    assert convert_docstring(estimator) == [*estimator[:-1], "    Width of ``x``."]
     assert escape("a_ |b| c_d") == r"a\_ \|b\| c_d"
 
 
-@pytest.mark.slow
-def test_site_is_built_without_warnings_and_needs_no_network(tmp_path):
-    """Sphinx treats warnings as errors; no page loads a script, style or picture from elsewhere."""
-    out = tmp_path / "site"
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    """The built site. Sphinx treats warnings as errors."""
+    out = tmp_path_factory.mktemp("docs") / "site"
     done = subprocess.run(
         [sys.executable, "-m", "tools.docs_site", str(out)],
         capture_output=True,
@@ -69,10 +142,39 @@ def test_site_is_built_without_warnings_and_needs_no_network(tmp_path):
         cwd=ROOT,
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    for path in out.rglob("*"):
+    return out
+
+
+@pytest.mark.slow
+def test_no_page_of_the_site_loads_anything_from_elsewhere(site):
+    for path in site.rglob("*"):
         if path.suffix in {".html", ".css"}:
             found = FOREIGN.search(path.read_text(encoding="utf-8"))
             assert found is None, f"{path}: {found[0]}"
-    index = (out / "searchindex.js").read_text(encoding="utf-8")
-    terms = json.loads(index.removeprefix("Search.setIndex(").rstrip(")"))["terms"]
-    assert "rezero" in terms
+
+
+@pytest.mark.slow
+def test_links_of_the_site_exist(site):
+    """Also those inside of HTML, which Sphinx does not check."""
+    for path in site.rglob("*.html"):
+        text = path.read_text(encoding="utf-8")
+        for target in re.findall(r'<(?:a|img|script|link)[^>]*? (?:href|src)="([^"#?]+)', text):
+            if not re.match(r"[a-z]+:", target):
+                assert (path.parent / target).exists(), f"{path.relative_to(site)}: {target}"
+
+
+@pytest.mark.slow
+def test_search_works_from_disk_and_without_network(site):
+    browser = shutil.which("chromium") or shutil.which("google-chrome")
+    if browser is None:
+        pytest.skip("needs chromium")
+    options = ["--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=20000"]
+    page = subprocess.run(
+        [
+            *(browser, *options, "--host-resolver-rules=MAP * ~NOTFOUND", "--dump-dom"),
+            f"file://{site}/search.html?q=rezero",
+        ],
+        capture_output=True,
+        text=True,
+    ).stdout
+    assert 'href="catalogue/wirings/rezero.html' in page

@@ -1,9 +1,9 @@
-"""Generated tables of README.md, pages of docs/catalogue, and the index of `addnorm list`.
+"""Generated parts of README.md, pages of docs/catalogue, and the index of `addnorm list`.
 
 python tools/docs.py   write them
 
 `make docs` runs this script, and tests/test_docs.py fails if its output is out of date. Generated
-tables are enclosed by `<!-- generated: NAME -->` and `<!-- end -->`.
+parts are enclosed by `<!-- generated: NAME -->` and `<!-- end -->`.
 """
 
 import inspect
@@ -12,8 +12,8 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-import click
 from typer import Typer
+from typer.core import TyperGroup
 from typer.main import get_command
 
 from addnorm.cli.commands.claims import list_claim_facts
@@ -29,7 +29,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from tools.pages.markdown import first_paragraph, markdown_table
 from tools.pages.member_pages import family_page, norm_page, position_page, preset_page, wiring_page
-from tools.pages.readme import fill_tables
+from tools.pages.readme import fill_parts
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
@@ -118,8 +118,8 @@ def command_page() -> str:
     return "\n\n".join(parts)
 
 
-def command_parts(command: click.Command, name: str) -> list[str]:
-    if isinstance(command, click.Group):
+def command_parts(command: Any, name: str) -> list[str]:
+    if isinstance(command, TyperGroup):
         parts = [f"## `{name}`", first_paragraph(command.help)]
         for verb, inner in command.commands.items():
             parts += command_parts(inner, f"{name} {verb}")
@@ -157,7 +157,7 @@ def generate_index() -> str:
 
 def write_pages() -> None:
     """Write README.md and docs/catalogue, and delete pages of members that no longer exist."""
-    README.write_text(fill_tables(README.read_text(encoding="utf-8")), encoding="utf-8")
+    README.write_text(fill_parts(README.read_text(encoding="utf-8")), encoding="utf-8")
     pages = generate_pages()
     for path in CATALOGUE.rglob("*.md"):
         if path.relative_to(CATALOGUE).as_posix() not in pages:

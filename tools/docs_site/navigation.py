@@ -15,13 +15,29 @@ SECTIONS: dict[str, Sequence[str]] = {
         *("explanation/add-and-norm.md", "explanation/post-ln-and-pre-ln.md"),
         *("explanation/warm-up.md", "explanation/depth.md", "explanation/*"),
     ),
-    "Catalogue": ("atlas.md", "catalogue/index.md", "catalogue/*"),
-    "Results": ("reproductions.md", "claims/claims.md"),
-    "Reference": ("reference/*",),
+    "Catalogue": (
+        *("atlas.md", "catalogue/index.md", "catalogue/presets.md", "catalogue/scales.md"),
+        *("catalogue/schedules.md", "catalogue/optimizers.md", "catalogue/positions.md"),
+        "catalogue/rules.md",
+    ),
+    "Results": ("claims/claims.md", "reproductions.md"),
+    "Reference": (
+        *("catalogue/commands.md", "catalogue/recipe-keys.md", "architecture/files.md"),
+        "reference/*",
+    ),
     "Architecture": ("architecture/overview.md", "architecture/*"),
     "Project": ("project/contributing.md", "project/*"),
 }
 """Pages by caption; `folder/*` stands for the other pages of a folder, in alphabetical order."""
+
+MEMBER_FOLDERS = {
+    "catalogue/wirings/": "catalogue/index.md",
+    "catalogue/norms/": "catalogue/index.md",
+    "catalogue/presets/": "catalogue/presets.md",
+    "catalogue/rules/": "catalogue/rules.md",
+    "claims/": "claims/claims.md",
+}
+"""Folders with one page per member, and the page that lists them."""
 
 
 def render_toctrees(sections: Mapping[str, Sequence[str]], pages: Mapping[str, str]) -> str:
@@ -51,8 +67,12 @@ def toctree(names: Sequence[str], *, caption: str = "") -> str:
 
 
 def add_member_toctrees(pages: dict[str, str]) -> None:
-    """Place the pages of wirings and norms below the index of the catalogue."""
-    for family in ("wirings", "norms"):
-        folder = f"catalogue/{family}/"
-        names = sorted(name.removeprefix("catalogue/") for name in pages if name.startswith(folder))
-        pages["catalogue/index.md"] += "\n" + toctree(names) + "\n"
+    """Place the pages of single members below the page that lists them."""
+    for folder, parent in MEMBER_FOLDERS.items():
+        base = parent.rpartition("/")[0] + "/"
+        names = sorted(
+            name.removeprefix(base)
+            for name in pages
+            if name.startswith(folder) and name not in ("claims/claims.md",)
+        )
+        pages[parent] += "\n" + toctree(names) + "\n"

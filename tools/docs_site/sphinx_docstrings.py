@@ -14,6 +14,7 @@ from sphinx.application import Sphinx
 
 SECTION = re.compile(r"(Args|Returns|Raises|Yields|Attributes|Example|Examples|Note):$")
 SYMBOL = re.compile(r"[\w(][\w(),.*= /|'-]*: +\S")
+UNDERLINE = re.compile(r"-{4,}")
 FORMULA = re.compile(r"(<-| = |^[\w()., ]+->)")
 
 
@@ -23,6 +24,8 @@ def convert_docstring(lines: list[str]) -> list[str]:
     >>> convert_docstring(["Scale by *g*.", "", "y = g * x", "", "g: (dim), starts at 1"])
     ['Scale by \\\\*g\\\\*.', '', '::', '', '    y = g * x', '', '- ``g``: (dim), starts at 1']
     """
+    if any(UNDERLINE.fullmatch(line.strip()) for line in lines):  # estimators: numpydoc form
+        return [escape(line) for line in lines]
     result: list[str] = []
     in_section = False
     for paragraph in split_paragraphs(lines):
@@ -91,6 +94,8 @@ def process_docstring(
     """Rewrite the docstrings of this package; those of base classes elsewhere stay."""
     if name.startswith("addnorm"):
         lines[:] = convert_docstring(lines)
+        if what == "property" and lines:  # napoleon takes a text before a colon for the type
+            lines[0] = lines[0].replace(": ", " \N{EN DASH} ", 1)
 
 
 def skip_member(

@@ -6,13 +6,22 @@ site has (navigation, drawings in two themes, the reference) is added to a copy 
 
 import os
 import re
+from collections.abc import Mapping
 from pathlib import Path
 
+from tools.docs_site.atlas import atlas_page
+from tools.docs_site.chart_colors import chart_colors_css
+from tools.docs_site.charts import add_charts
+from tools.docs_site.claim_pages import claim_pages, link_claims
 from tools.docs_site.drawings import add_drawings
-from tools.docs_site.examples import example_pages
+from tools.docs_site.examples import example_pages, notebook_files
+from tools.docs_site.explanation_charts import add_explanation_charts
 from tools.docs_site.formulas import typeset_pages
 from tools.docs_site.navigation import SECTIONS, add_member_toctrees, render_toctrees
+from tools.docs_site.preset_pages import link_presets, preset_pages, preset_pictures
 from tools.docs_site.reference import reference_pages
+from tools.docs_site.references import add_references
+from tools.docs_site.rule_pages import link_rules, rule_pages
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -29,7 +38,9 @@ def stage_pages(folder: Path) -> None:
     """
     pages = collect_pages()
     folder.mkdir(parents=True, exist_ok=True)
-    files = add_drawings(pages)
+    files = add_drawings(pages) | add_explanation_charts(pages)
+    files |= preset_pictures() | notebook_files()
+    files["_static/chart-colors.css"] = chart_colors_css().encode()
     files |= {name: path.read_bytes() for name, path in collect_assets().items()}
     files |= {name: text.encode() for name, text in pages.items()}
     for path in sorted(folder.rglob("*"), reverse=True):
@@ -52,12 +63,36 @@ def collect_pages() -> dict[str, str]:
         name: adapt_links(path.read_text(encoding="utf-8"), path, name, staged)
         for name, path in sources.items()
     }
-    pages |= example_pages()
-    pages |= reference_pages()
+    pages |= example_pages() | reference_pages() | claim_pages() | preset_pages()
+    pages |= rule_pages(pages["explanation/common-mistakes.md"])
+    pages["atlas.md"] = atlas_page()
+    for add_links in (link_rules, link_presets, link_claims):
+        add_links(pages)
     typeset_pages(pages)
+    add_charts(pages)
+    add_references(pages)
     add_member_toctrees(pages)
+    pages["index.md"] = add_site_links(pages["index.md"], pages)
     pages["index.md"] += render_toctrees(SECTIONS, pages)
     return pages
+
+
+def add_site_links(index: str, pages: Mapping[str, str]) -> str:
+    """Return the start page with links to the pages that only the site has.
+
+    They replace its last paragraph, which says how to build the site.
+    """
+    titles = {
+        name: pages[name].partition("\n")[0].removeprefix("# ")
+        for name in sorted(pages)
+        if name.startswith("examples/")
+    }
+    links = "\n".join(f"- [{title}]({name})" for name, title in titles.items())
+    return (
+        index[: index.index("`make docs` builds")]
+        + "- [Atlas of all wirings](atlas.md) · [Python interface](reference/addnorm.md)\n\n"
+        + f"## Examples\n\n{links}\n"
+    )
 
 
 def collect_assets() -> dict[str, Path]:

@@ -12,7 +12,9 @@ from addnorm.report.diagram.blocks import build_block_diagram
 from addnorm.report.diagram.layout import compute_layout
 from addnorm.report.diagram.text_art import render_text
 from addnorm.train.schedules.base import recommended_schedule
+from tools.pages.families import families_with
 from tools.pages.markdown import markdown_table
+from tools.pages.measurements import measured_parts
 
 CLAIMS = Path(__file__).parents[2] / "docs" / "claims"
 CLAIMS_PAGE = "../../claims/claims.md"
@@ -22,34 +24,52 @@ CLAIMS_PAGE = "../../claims/claims.md"
 def wiring_page(card: Card) -> str:
     diagram = render_text(compute_layout(build_block_diagram(card.name, depth=6)))
     parts = [*member_parts(card), "## One layer", f"```text\n{diagram.rstrip()}\n```"]
+    parts += fold_parts(card)
     parts += ["## Training", f"Recommended schedule: `{recommended_schedule(card.name)}`."]
-    presets = [
-        row.name
-        for row in map(PRESETS.__getitem__, PRESETS)
-        if card.name in config_wirings(row.config)
-    ]
-    if presets:
-        parts.append(f"Presets: {', '.join(f'`{each}`' for each in presets)}.")
+    parts += measured_parts("wirings", card.name)
+    users = [name for name in PRESETS if card.name in config_wirings(PRESETS[name].config)]
+    parts += usage_parts(users, families_with("wiring", card.name))
     parts += claim_parts(card.name)
     parts += ["## Use", f"```sh\naddnorm compare --wiring {card.name},pre_ln -o out\n```"]
     return "\n\n".join(parts)
 
 
 def norm_page(card: Card) -> str:
-    parts = member_parts(card)
-    presets = [
-        row.name
-        for row in map(PRESETS.__getitem__, PRESETS)
-        if get_member_name(row.config.norm) == card.name
-    ]
-    if presets:
-        parts.append(f"Presets: {', '.join(f'`{each}`' for each in presets)}.")
+    parts = [*member_parts(card), *measured_parts("norms", card.name)]
+    users = [name for name in PRESETS if get_member_name(PRESETS[name].config.norm) == card.name]
+    parts += usage_parts(users, families_with("norm", card.name))
     parts += claim_parts(card.name)
     parts += [
         "## Use",
         f"```sh\naddnorm compare --wiring pre_ln --norm {card.name},layer -o out\n```",
     ]
     return "\n\n".join(parts)
+
+
+def fold_parts(card: Card) -> list[str]:
+    """Return what a wiring folds into: a plain wiring with other weights and equal outputs."""
+    if not card.folds_to:
+        return []
+    return [
+        "## Folding",
+        f"A trained model folds into [`{card.folds_to}`]({get_member_name(card.folds_to)}.md): the "
+        "plain wiring with changed weights computes the same outputs, so that other libraries can "
+        "run it. See [export](../../guides/export.md#fold).",
+    ]
+
+
+def usage_parts(presets: list[str], families: list[str]) -> list[str]:
+    """Return which presets and which families of transformers use a member."""
+    if not (presets or families):
+        return []
+    parts = ["## Used by"]
+    if presets:
+        links = ", ".join(f"[`{name}`](../presets.md)" for name in presets)
+        parts.append(f"Presets: {links}.")
+    if families:
+        names = ", ".join(f"`{name}`" for name in families)
+        parts.append(f"Families of `transformers`, by their default config: {names}.")
+    return parts
 
 
 def member_parts(card: Card, level: int = 1) -> list[str]:
@@ -72,18 +92,24 @@ def member_parts(card: Card, level: int = 1) -> list[str]:
         parts += [f"{section} Options", markdown_table(("option", "default", "choices"), rows)]
     if card.needs:
         parts.append(f"Needs: {', '.join(card.needs)}.")
-    link = f"[arXiv {card.arxiv}](https://arxiv.org/abs/{card.arxiv})" if card.arxiv else ""
-    paper = card.paper.replace(f"arXiv {card.arxiv}", link) if link else card.paper
-    parts += [f"{section} Paper", f"{paper}."]
+    parts += [f"{section} Paper", f"{link_paper(card)}."]
     if card.undefined:
         parts.append(f"Left open by the paper: {card.undefined}")
     if card.departures:
         parts += [f"{section} Departures from the paper"]
         parts.append("\n".join(f"- {text}" for text in card.departures))
     if card.reduces_to:
-        parts += [f"{section} Reductions", "Equal at initialization on equal sub-layers; tested:"]
+        parts += [f"{section} Laws", "Equal outputs on equal sub-layers at initialization, tested:"]
         parts.append("\n".join(f"- `{one}` = `{other}`" for one, other in card.reduces_to))
     return parts
+
+
+def link_paper(card: Card) -> str:
+    """Return the paper of a card; its arXiv number is a link."""
+    if not card.arxiv:
+        return card.paper
+    link = f"[arXiv {card.arxiv}](https://arxiv.org/abs/{card.arxiv})"
+    return card.paper.replace(f"arXiv {card.arxiv}", link)
 
 
 def claim_parts(name: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""Generated tables of README.md: commands, registries and verdicts of claims."""
+"""Generated parts of README.md: commands, and numbers of members and verdicts."""
 
 import inspect
 import re
@@ -25,47 +25,36 @@ def command_table() -> str:
     return markdown_table(("command", "what it does"), rows)
 
 
-def count_table() -> str:
-    """Return the table of the number of members of each registry, with links to their pages."""
-    pages = {
-        "wirings": "index.md#wirings",
-        "norms": "index.md#norms",
-        "presets": "presets.md",
-        "scales": "scales.md",
-        "schedules": "schedules.md",
-        "optimizers": "optimizers.md",
-        "positions": "positions.md",
-        "qk_norms": "positions.md#query-key-norms",
-    }
-    rows = [
-        (f"[{family.replace('_', ' ')}](docs/catalogue/{page})", str(len(get_registry(family))))
-        for family, page in pages.items()
-    ]
-    return markdown_table(("family", "members"), rows)
+def count_members() -> str:
+    """Return the number of wirings and norms, in words."""
+    return (
+        f"{len(get_registry('wirings'))} published wirings and {len(get_registry('norms'))} norms"
+    )
 
 
-def verdict_table() -> str:
-    """Return the table of the number of claims with each verdict."""
+def count_verdicts() -> str:
+    """Return the number of claims with each verdict, in words."""
     results = read_results(CLAIMS)
     counts = Counter(result.verdict.answer for result in results.values() if result.verdict)
-    rows = [(verdict, str(counts[verdict])) for verdict in ("held", "not held", "undecided")]
-    if waiting := len(get_registry("claims")) - counts.total():
-        rows.append(("not run yet", str(waiting)))
-    return markdown_table(("verdict", "claims"), rows)
+    text = (
+        f"{counts['held']} held, {counts['not held']} did not, {counts['undecided']} are undecided"
+    )
+    waiting = len(get_registry("claims")) - counts.total()
+    return f"{text}, {waiting} not run" if waiting else text
 
 
-README_TABLES: dict[str, Callable[[], str]] = {
-    "commands": command_table,
-    "counts": count_table,
-    "verdicts": verdict_table,
+README_PARTS: dict[str, Callable[[], str]] = {
+    "commands": lambda: f"\n\n{command_table()}\n\n",
+    "counts": count_members,
+    "verdicts": count_verdicts,
 }
 
 
-def fill_tables(text: str) -> str:
-    """Return the text with every generated table replaced by its current content."""
+def fill_parts(text: str) -> str:
+    """Return the text with every generated part replaced by its current content."""
     return re.sub(
-        r"(<!-- generated: (\w+) -->\n).*?(<!-- end -->)",
-        lambda match: f"{match[1]}\n{README_TABLES[match[2]]()}\n\n{match[3]}",
+        r"(<!-- generated: (\w+) -->).*?(<!-- end -->)",
+        lambda match: f"{match[1]}{README_PARTS[match[2]]()}{match[3]}",
         text,
         flags=re.DOTALL,
     )

@@ -55,8 +55,8 @@ def pin_estimator_files() -> Any:
     """Return the files of saved estimators, their keys, and the parameters of the estimators."""
     table = make_tiny_table()
     sizes: dict[str, Any] = {
-        "dim": 8, "depth": 1, "heads": 2, "max_epochs": 1, "random_state": 0, "n_jobs": 1,
-        "column_types": {"note": "string"},
+        "model": "ft_transformer", "dim": 8, "depth": 1, "heads": 2, "max_epochs": 1,
+        "random_state": 0, "n_jobs": 1, "column_types": {"note": "string"},
     }  # fmt: skip
     labels, numbers = np.where(table["number"] > 0, "yes", "no"), table["number"] * 2
     pins: dict[str, Any] = {}
