@@ -16,10 +16,10 @@ DEV := $(VENV)/.installed-dev
 export OMP_NUM_THREADS ?= 1
 
 .NOTPARALLEL:
-.PHONY: help setup demo test torture check fix bench docs dist pins sanitize clean
+.PHONY: help setup demo test torture check fix bench docs docs-zip dist pins sanitize clean
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' Makefile
 
 demo: $(BASE) ## Install, then compare six wirings at 12+12 layers (four minutes)
 	$(BIN)/addnorm compare --demo -o demo
@@ -59,6 +59,10 @@ docs: $(DEV) ## Regenerate README tables and docs/catalogue, then build the site
 	$(BIN)/python tools/docs.py
 	$(BIN)/python -m tools.docs_site build/site
 	@echo "Documentation: build/site/index.html"
+
+docs-zip: docs ## Pack the site into build/addnorm-docs.zip, for a release
+	$(BIN)/python -m zipfile -c build/addnorm-docs.zip build/site
+	@echo "Archive: build/addnorm-docs.zip"
 
 # Without isolation: an isolated build would download its tools again.
 dist: $(DEV) ## Build the wheel and the source distribution in dist, and check both

@@ -58,6 +58,7 @@ DYNAMIC_IMPORTERS = {
     "bench/train.py": "peers are optional and untyped",
     "cli/__init__.py": "an empty `exec` resets the interpreter after an interrupted one",
     "data/readers/tables.py": "pyarrow is optional",
+    "exporters/__init__.py": "names are imported on first use: transformers is slow to import",
     "exporters/ctranslate2/library.py": "ctranslate2 is optional and untyped",
     "monitor/sinks.py": "packages of sinks are optional and untyped",
     "doctor/loading/targets.py": "the user names the module of a model",

@@ -37,7 +37,14 @@ if TYPE_CHECKING:
     from addnorm.report.comparison.run_and_report import compare
     from addnorm.rewiring import rewire
     from addnorm.stacks import Decoder, Encoder, Stack
-    from addnorm.sublayers import CrossAttention, FeedForward, KVCache, SelfAttention, Sublayer
+    from addnorm.sublayers import (
+        CrossAttention,
+        FeedForward,
+        KVCache,
+        MixtureOfExperts,
+        SelfAttention,
+        Sublayer,
+    )
     from addnorm.tabular import TabularTransformerClassifier, TabularTransformerRegressor
     from addnorm.transfer.coordcheck import coordcheck
     from addnorm.wirings import Wiring
@@ -63,6 +70,7 @@ _HOME = {
     "KVCache": "addnorm.sublayers",
     "LanguageModel": "addnorm.models",
     "MaskedLM": "addnorm.models",
+    "MixtureOfExperts": "addnorm.sublayers",
     "Monitor": "addnorm.monitor",
     "Norm": "addnorm.norms",
     "PrefixLM": "addnorm.models",
@@ -116,6 +124,7 @@ __all__ = [
     "KVCache",
     "LanguageModel",
     "MaskedLM",
+    "MixtureOfExperts",
     "Monitor",
     "Norm",
     "PrefixLM",

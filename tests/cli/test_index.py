@@ -47,6 +47,44 @@ print(json.dumps(outputs))
     assert outputs == [[arguments, 0, True, []] for arguments in LIGHT_COMMANDS]
 
 
+SLOW_PACKAGES = {
+    *("torch.distributed.tensor", "torch._dynamo", "sympy", "transformers", "peft", "ray"),
+    *("pandas", "sklearn", "altair", "scipy.optimize", "scipy.stats"),
+}
+
+
+@pytest.mark.parametrize(
+    "arguments, code",
+    [
+        (["compare", "--demo", "--dry-run"], 0),
+        (["translate", "no_such_run"], 2),
+        (["evaluate", "no_such_run"], 2),
+        (["doctor", "no_such_file.py:build"], 2),
+    ],
+)
+def test_commands_import_only_what_they_need(arguments, code):
+    """Each of these packages takes as long as half of torch."""
+    program = f"""
+import contextlib, io, json, sys
+from addnorm.cli.main import main
+with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+    code = main({arguments!r})
+print(json.dumps([code, sorted({SLOW_PACKAGES!r} & sys.modules.keys())]))
+"""
+    assert json.loads(run_python(program)) == [code, []]
+
+
+def test_missing_folder_is_refused_before_torch_is_imported(tmp_path):
+    program = f"""
+import contextlib, io, sys
+from addnorm.cli.main import main
+with contextlib.redirect_stderr(io.StringIO()) as errors:
+    code = main(["report", {str(tmp_path / "none")!r}])
+print(code, "torch" in sys.modules, "which does not exist" in errors.getvalue())
+"""
+    assert run_python(program).split() == ["2", "False", "True"]
+
+
 def test_index_and_registries_give_the_same_output(addnorm):
     """In this process the registries are loaded, in the other one they are not."""
     commands = [["list", "norms"], ["show", "deepnorm"], ["show", "gpt2"], ["claims", "list"]]

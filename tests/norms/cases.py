@@ -29,6 +29,7 @@ VARIANTS = [
     "instance(affine=False)",
     "group(groups=1)",
     "group(groups=2, affine=False)",
+    "constant_std(center=False)",
     "power(warmup=0)",
     "power(warmup=0, decay=0.5, affine=False)",
     "dyt(alpha=0.8, bias=False)",

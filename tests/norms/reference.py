@@ -102,8 +102,10 @@ def dyt(x, alpha, weight=None, bias=None, **_):
     return affine(2 / (1 + torch.exp(-2 * alpha * x)) - 1, weight, bias)
 
 
-def constant_std(x, mask, training, deviation, removed, weight=None, bias=None, eps=1e-5, **_):
-    centered = x - x.sum(-1, keepdim=True) / x.shape[-1]
+def constant_std(
+    x, mask, training, deviation, removed, weight=None, bias=None, eps=1e-5, center=True, **_
+):
+    centered = x - x.sum(-1, keepdim=True) / x.shape[-1] if center else x
     own = (centered.pow(2).sum(-1, keepdim=True) / x.shape[-1] + eps) ** 0.5
     return affine(centered / (deviation.double() if removed else own), weight, bias)
 

@@ -172,7 +172,7 @@ def write_claim(root):
 def write_estimator(root):
     rng = np.random.default_rng(0)
     frame = pd.DataFrame({"a": rng.normal(size=60), "b": list("xyz") * 20})
-    estimator = TabularTransformerClassifier(dim=8, depth=1, heads=2, max_epochs=1, random_state=0)
+    estimator = TabularTransformerClassifier(dim=8, depth=1, max_epochs=1, random_state=0)
     estimator.fit(frame, np.where(frame["a"] > 0, "yes", "no")).save(root / "estimator")
 
     def read(folder):
@@ -187,7 +187,7 @@ def write_fit(root):
     rng = np.random.default_rng(0)
     frame = pd.DataFrame({"a": rng.normal(size=60), "b": rng.normal(size=60)})
     frame = frame.assign(y=np.where(frame["a"] > 0, "yes", "no"))
-    params = {"dim": 8, "depth": 1, "heads": 2, "max_epochs": 1}
+    params = {"dim": 8, "depth": 1, "max_epochs": 1}
     config = FitConfig(
         table="t.csv", target="y", task="classify", holdout=0.25, seed=0, params=params
     )

@@ -27,6 +27,15 @@ Errors = Annotated[
     str, typer.Option("--errors", help="Handling of invalid UTF-8: drop, replace or strict")
 ]
 Unique = Annotated[bool, typer.Option("--unique", help="Drop repeated records")]
+ShardMegabytes = Annotated[
+    int | None,
+    typer.Option(
+        "--shard-megabytes",
+        metavar="N",
+        min=1,
+        help="Divide each split into files of N megabytes; default one file",
+    ),
+]
 Holdout = Annotated[
     str | None,
     typer.Option(
@@ -112,6 +121,7 @@ def build_plan(
     seed: int,
     unique: bool = False,
     is_stream: bool = False,
+    shard_megabytes: int | None = None,
 ) -> "SplitPlan":
     """Return the sizes of the splits that have no file of their own."""
     from addnorm.core.errors import UserError
@@ -132,7 +142,10 @@ def build_plan(
             "--unique: expected with separate texts, got it with --document; leave it out, or use "
             "--lines or --paragraphs"
         )
-    return SplitPlan(**sizes, seed=seed, unique=unique, is_stream=is_stream)
+    shard_bytes = None if shard_megabytes is None else shard_megabytes * 2**20
+    return SplitPlan(
+        **sizes, seed=seed, unique=unique, is_stream=is_stream, shard_bytes=shard_bytes
+    )
 
 
 def choose_unit(*, lines: bool, paragraphs: bool, document: bool) -> "TextUnit | None":

@@ -63,9 +63,9 @@ def _make_sections(
 
     options = (card.options or {}).items()
     sections: list[tuple[str, SectionRows]] = [
-        ("Formula", [[line] for line in card.formula.split("; ")]),
+        ("Formula", [[line] for line in card.formula.split("; ") if line]),
         ("Where", [list(symbol) for symbol in card.symbols]),
-        ("Paper", [[card.paper]]),
+        ("Paper", [[card.paper]] if card.paper else []),
         (
             "Options",
             [[f"{name}={values[name]}", _describe_option(option)] for name, option in options],

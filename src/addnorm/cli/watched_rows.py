@@ -14,16 +14,20 @@ def find_rows(target: str) -> Path | None:
     It is a folder with `rows.jsonl`, or that file, without a model: the folder of a monitor, or of
     a run that has not written a checkpoint yet.
     """
-    from addnorm.monitor.watch_folder import is_watch_folder
-    from addnorm.tabular.io.store import FILE
-    from addnorm.train.run_folder import has_checkpoint
-
     path = Path(target) if target else None
     if path is None:
         return None
     folder = path.parent if path.is_file() and path.name == "rows.jsonl" else path
-    is_rows = folder.is_dir() and is_watch_folder(folder) and not (folder / FILE).is_file()
-    return folder if is_rows and (path != folder or not has_checkpoint(folder)) else None
+    if not folder.is_dir():  # most targets; the imports below are slow
+        return None
+    from addnorm.monitor.watch_folder import is_watch_folder
+    from addnorm.train.run_folder import has_checkpoint
+
+    if not is_watch_folder(folder) or (path == folder and has_checkpoint(folder)):
+        return None
+    from addnorm.tabular.io.store import FILE
+
+    return None if (folder / FILE).is_file() else folder
 
 
 def diagnose_folder(folder: Path) -> "list[Sentence]":

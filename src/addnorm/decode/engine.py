@@ -2,8 +2,6 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import Literal
 
 import torch
 from torch import Tensor
@@ -23,14 +21,12 @@ class InferenceEngine(ABC):
         training: always False
         max_source_length: most tokens of a source; None if any number works
         max_target_length: most tokens of a target or text; None if any number works
-        length_penalty: penalty of beam search that is used by default; None for that of the options
     """
 
     device = torch.device("cpu")
     training = False
     max_source_length: int | None = None
     max_target_length: int | None = None
-    length_penalty: float | Literal["mean"] | None = None
 
     @abstractmethod
     def __call__(self, *inputs: Tensor, **options: Tensor | None) -> Tensor:
@@ -60,10 +56,3 @@ def length_limits(model: Model | InferenceEngine) -> tuple[int | None, int | Non
 def model_device(model: Model | InferenceEngine) -> torch.device:
     """Return the device where a model expects its inputs."""
     return model.device if isinstance(model, InferenceEngine) else next(model.parameters()).device
-
-
-def adapt_options(model: Model | InferenceEngine, options: DecodingOptions) -> DecodingOptions:
-    """Return default options with the length penalty that the engine of an exported model has."""
-    if not isinstance(model, InferenceEngine) or model.length_penalty is None:
-        return options
-    return replace(options, length_penalty=model.length_penalty)

@@ -62,3 +62,8 @@ def is_sharded(tensor: Tensor) -> bool:
     from torch.distributed.tensor import DTensor
 
     return isinstance(tensor, DTensor)
+
+
+def find_mesh(tensor: Tensor) -> Any:
+    """Return the processes over which a tensor is split (a `DeviceMesh`); None if it is not."""
+    return tensor.device_mesh if is_sharded(tensor) else None  # type: ignore[attr-defined]

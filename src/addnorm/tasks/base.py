@@ -317,8 +317,11 @@ def get_run_task(run: RunProtocol) -> TextTask:
 
 
 def make_token_mask(ids: Tensor) -> Tensor | None:
-    """Return the mask of a batch, True at tokens; None without padding."""
+    """Return the mask of a batch, True at tokens; None without padding.
+
+    Whether there is padding is read from the CPU only; on other devices the mask is returned.
+    """
     mask = ids != PAD
-    if torch.compiler.is_compiling():
+    if torch.compiler.is_compiling() or ids.device.type != "cpu":
         return mask
     return None if bool(mask.all()) else mask

@@ -10,7 +10,7 @@ import torch
 from addnorm.core.errors import UserError
 from addnorm.data.batches import Batch, BatchIterator
 from addnorm.data.corpus import Corpus
-from addnorm.decode.engine import adapt_options, model_device
+from addnorm.decode.engine import model_device
 from addnorm.decode.options import DecodingOptions
 from addnorm.tasks.base import (
     LossMeans,
@@ -53,7 +53,7 @@ def evaluate(
     """
     task = get_run_task(run)
     corpus = _open_corpus(run, task, data)
-    corpus.path(split)
+    corpus.paths(split)
     if not corpus.counts[split]:
         raise UserError(f"the {split!r} split of {corpus.folder} is empty; nothing to evaluate on")
     corpus.verify(split)
@@ -62,7 +62,7 @@ def evaluate(
             f"decoding options: expected none for task {task.name!r}, which decodes nothing"
         )
     if options is None and task.evaluation_options is not None:
-        options = adapt_options(run.model, task.evaluation_options)
+        options = task.evaluation_options
     metrics = task.evaluate(
         run,
         corpus,

@@ -14,7 +14,7 @@ from addnorm.data.demo import translate as demo
 from addnorm.data.demo.dates import make_dates
 from addnorm.data.tokenizer import END, PAD, START
 from addnorm.decode.batching import decode
-from addnorm.decode.engine import adapt_options, length_limits
+from addnorm.decode.engine import length_limits
 from addnorm.decode.metrics import translation_scores
 from addnorm.decode.options import DecodingOptions
 from addnorm.decode.stepper import Sentence
@@ -168,7 +168,7 @@ def translate_texts(
     return _iter_translations(
         run,
         lines,
-        options or adapt_options(run.model, DecodingOptions(beam=5)),
+        options or DecodingOptions(beam=5),
         None if prefixes is None else iter(prefixes),
         chunk,
         InputWarnings() if warnings is None else warnings,

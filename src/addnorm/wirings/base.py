@@ -26,7 +26,7 @@ from addnorm.core.calls import Call
 from addnorm.core.errors import InnerNormsIgnoredWarning, UserError
 from addnorm.core.plan import Plan, Plugs, Shape, Site
 from addnorm.core.registry import Registry
-from addnorm.kernels.add_norm.ops import add_norm_with_sum, native_is_faster
+from addnorm.kernels.add_norm.ops import add_norm_with_sum, has_fused_kernel
 from addnorm.kernels.hook_detection import has_hooks
 from addnorm.norms.base import Norm, make_norm
 from addnorm.norms.base import registry as norms
@@ -242,7 +242,7 @@ class Wiring(nn.Module, ABC):
         if not isinstance(branch, DropoutBranch) or not isinstance(norm, Norm):
             return None
         params = norm.kernel_params()
-        if params is None or not native_is_faster(params, branch.rate, x):
+        if params is None or not has_fused_kernel(params, branch.rate, scale, x):
             return None
         if has_hooks(norm) or branch.has_hooks:
             return None

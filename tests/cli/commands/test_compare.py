@@ -31,6 +31,45 @@ def test_compare_end_to_end(addnorm, tmp_path):
     assert "dropout was left out, now 0.2" in other.err
 
 
+def test_transfer_end_to_end(addnorm, tmp_path):
+    out = tmp_path / "runs"
+    arguments = [
+        *("compare", "--transfer", "depth=1,2", "dim=8,16", "--wiring", "pre_ln"),
+        *("--lr", "1e-3,4e-3", "--seeds", "1", "--steps", "3", "--score", "2"),
+        *("heads=2", "batch_tokens=256", "scale=completep(base_dim=8, base_depth=1)"),
+    ]
+    result = addnorm(*arguments, "-o", str(out))
+    assert result.code == 0, result.err
+    assert "8 cells of 3 steps" in result.err
+    assert "pre_ln: the best learning rate of depth 1, dim 8," in result.out
+    assert "a better rate may lie beyond those that were tried" in result.out
+    page = (out / "transfer.html").read_text()
+    assert "Loss over learning rate" in page and "completep(base_dim=8, base_depth=1)" in page
+    repeated = addnorm(*arguments, "-o", str(out), "--json")
+    (answer,) = json.loads(repeated.out)["transfer"]
+    assert [(each["depth"], each["dim"]) for each in answer["sizes"]] == [
+        *((1, 8), (2, 8), (1, 16), (2, 16))
+    ]
+    assert all(len(each["losses"]) == 2 for each in answer["sizes"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--transfer", "width=1,2"], "--transfer: expected depth=4,8,16 or dim=64,128"),
+        (["--transfer", "depth="], "--transfer: expected depth=4,8,16 or dim=64,128"),
+        (["--transfer", "depth=1,2", "--depth", "3"], "--transfer: depth is given twice"),
+        (["--transfer", "depth=1,x"], "depth: expected a valid integer, got 'x'"),
+        (["--transfer", "dim=8,0"], "dim: expected a number greater than or equal to"),
+    ],
+)
+def test_odd_sizes_are_one_line(addnorm, tmp_path, arguments, message):
+    result = addnorm("compare", *arguments, "-o", str(tmp_path / "runs"))
+    assert result.code == 2 and not result.out
+    assert message in result.err and result.err.count("\n") == 1
+    assert not (tmp_path / "runs").exists()
+
+
 def test_dry_run_prints_readable_spec(addnorm, tmp_path):
     result = addnorm("compare", "--wiring", "b2t,mix_ln(post=0.5)", "--lr", "sweep", "--dry-run")
     assert result.code == 0

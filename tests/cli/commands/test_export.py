@@ -74,7 +74,7 @@ def test_predict_reads_an_export(addnorm, tmp_path):
     run, out, new = tmp_path / "run", tmp_path / "out", tmp_path / "new.csv"
     pd.DataFrame({"b": ["x", "q", None], "a": [0.5, None, -9.0]}).to_csv(new, index=False)
     fit = ("fit", str(tmp_path / "t.csv"), "--target", "label", "-o", str(run))
-    keys = ("dim=8", "depth=1", "heads=2", "max_epochs=1")
+    keys = ("model=ft_transformer", "dim=8", "depth=1", "heads=2", "max_epochs=1")
     assert addnorm(*fit, *keys).code == 0
     result = addnorm("export", str(run), "--to", "torch", "-o", str(out), "--json")
     report = json.loads(result.out)

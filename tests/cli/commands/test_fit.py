@@ -16,7 +16,7 @@ from addnorm.tabular import load
 from addnorm.tabular.task_setup import split_rows
 from tests.tabular.sample_tables import mixed
 
-QUICK = ("dim=8", "depth=1", "heads=2", "max_epochs=2")
+QUICK = ("model=ft_transformer", "dim=8", "depth=1", "heads=2", "max_epochs=2")
 
 
 @pytest.fixture(scope="module")
@@ -154,7 +154,6 @@ def test_regression_has_no_scores(addnorm, folder, tmp_path):
         (("duplicate.csv", "-t", "a"), "expected unique column names, got 'a' more than once"),
         (("one.csv", "-t", "a"), "expected feature columns beside the target, got only 'a'"),
         (("same.csv", "-t", "a"), "only one class"),
-        (("constant.csv", "-t", "a", "--task", "regress"), "expected a target that varies"),
         (("hollow.csv", "-t", "a"), "columns without any value: 'b'"),
         (("broken.parquet", "-t", "a"), "expected a table with a header and rows"),
         (("days.csv", "-t", "a"), "target 'a': expected numbers or classes, got datetimes"),
@@ -185,7 +184,6 @@ def test_errors_print_one_line_and_exit_with_2(addnorm, folder, tmp_path, argume
         "days.csv": "a,b\n2026-01-01,1\n2026-01-02,2\n",
         "one.csv": "a\n1\n2\n",
         "same.csv": "a,b\n" + "x,1\n" * 20,
-        "constant.csv": "a,b\n" + "1,1\n1,2\n" * 10,
         "hollow.csv": "a,b\n" + "x,\ny,\n" * 20,
         "broken.parquet": "nothing",
         "data.doc": "a",
@@ -217,7 +215,7 @@ def test_predict_reads_codes_with_leading_zeros_like_fit(addnorm, tmp_path):
     table, new, run = tmp_path / "t.csv", tmp_path / "new.csv", str(tmp_path / "run")
     table.write_text("code,y\n" + "".join(f"{code},{y}\n" for code, y in rows))
     new.write_text("code\n01\n02\n01\n02\n")
-    keys = ("dim=8", "depth=1", "heads=2", "max_epochs=30", "lr=0.01", "dropout=0")
+    keys = ("dim=8", "depth=1", "max_epochs=30", "lr=0.01", "dropout=0")
     assert addnorm("fit", str(table), "-t", "y", "-o", run, *keys, "--test-size=0").code == 0
     assert addnorm("predict", run, str(new)).out == "y\n0\n1\n0\n1\n"
     new.write_text("code\n7\n")
@@ -323,7 +321,7 @@ class _LabelEstimator:
 def test_safe_csv_escapes_labels_and_header(addnorm, tmp_path, monkeypatch, scores):
     table = tmp_path / "table.csv"
     table.write_text("a\n1\n2\n3\n")
-    config = SimpleNamespace(target="=y", types={})
+    config = SimpleNamespace(target="=y", types={}, ids=(), drop=())
     monkeypatch.setattr("addnorm.tabular.fit_run.open_run", lambda run: (config, _LabelEstimator()))
     monkeypatch.setattr("addnorm.tabular.fit_run.align_columns", lambda frame, *_: (frame, []))
     plain = addnorm("predict", "RUN", str(table), *scores).out.splitlines()
@@ -331,3 +329,65 @@ def test_safe_csv_escapes_labels_and_header(addnorm, tmp_path, monkeypatch, scor
     assert [line.split(",")[0] for line in plain] == ["=y", "=1+1", "-2", "plain"]
     assert [line.split(",")[0] for line in safe] == ["'=y", "'=1+1", "-2", "plain"]
     assert [unescape_formula(line) for line in safe] == plain
+
+
+@pytest.fixture(scope="module")
+def keyed(tmp_path_factory):
+    """Table with a key, a copy of the target and two features."""
+    folder = tmp_path_factory.mktemp("keyed")
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"key": [f"k{row:03}" for row in range(90)], "number": range(90)})
+    frame["a"], frame["b"] = rng.normal(size=90), rng.choice(["u", "v"], 90)
+    frame["y"] = frame["a"] + rng.normal(size=90)
+    frame["copy"] = 10 * frame["y"] + 1
+    frame.to_csv(folder / "data.csv", index=False)
+    return folder
+
+
+def test_suspicious_columns_are_named(addnorm, keyed):
+    result = addnorm("fit", str(keyed / "data.csv"), *QUICK, "-t", "y", "-o", str(keyed / "all"))
+    assert result.code == 0
+    assert "column 'key' looks like an identifier" in result.err
+    assert "column 'number' looks like an identifier" in result.err
+    assert "column 'copy' determines the target" in result.err
+    assert "column 'a'" not in result.err
+
+
+def test_keys_are_copied_and_dropped_columns_are_not_needed(addnorm, keyed):
+    out = str(keyed / "run")
+    command = ["fit", str(keyed / "data.csv"), *QUICK, "-t", "y", "--id", "key", "--drop", "copy"]
+    assert addnorm(*command, "--drop", "number", "-o", out, "quantiles=[0.1, 0.9]").code == 0
+    assert load(out).feature_names_in_.tolist() == ["a", "b"]
+    result = addnorm("predict", out, str(keyed / "data.csv"))
+    lines = result.out.splitlines()
+    assert (lines[0], lines[1][:5], len(lines)) == ("key,y 0.1,y 0.9", "k000,", 91)
+    assert result.err == ""
+    pd.read_csv(keyed / "data.csv")[["a", "b"]].to_csv(keyed / "new.csv", index=False)
+    result = addnorm("predict", out, str(keyed / "new.csv"))
+    assert (result.code, result.out.splitlines()[0]) == (0, "y 0.1,y 0.9")
+    assert "no column 'key' to copy" in result.err
+
+
+def test_runs_are_replaced_only_with_force(addnorm, keyed):
+    out = str(keyed / "again")
+    command = ["fit", str(keyed / "data.csv"), *QUICK, "-t", "y", "-o", out]
+    assert addnorm(*command).code == 0
+    result = addnorm(*command)
+    assert result.code == 2
+    assert "which contains a fit; choose another, or replace it with --force" in result.err
+    assert addnorm(*command, "--force").code == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--drop", "nope"], "unknown column 'nope'"),
+        (["--id", "a", "--drop", "b", "--drop", "key"], None),
+        ([f"--drop={name}" for name in ("key", "number", "a", "b", "copy")], "at least one of 5"),
+    ],
+)
+def test_dropped_columns_must_exist_and_leave_one(addnorm, keyed, options, message):
+    out = str(keyed / f"drop{len(options)}")
+    result = addnorm("fit", str(keyed / "data.csv"), *QUICK, "-t", "y", "-o", out, *options)
+    assert result.code == (0 if message is None else 2)
+    assert message is None or message in result.err

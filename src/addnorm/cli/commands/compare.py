@@ -368,7 +368,8 @@ def _print_result(study: "Study", *, json: bool, transfer: bool = False) -> None
         page = write_transfer_page(study)
         results = analyze_transfer(study.cells)
         result["transfer"] = [each.to_dict() for each in results]
-        answers = ["", *(each.sentence() for each in results), f"page: {page}"]
+        sentences = [text for each in results for text in (each.sentence(), each.warning()) if text]
+        answers = ["", *sentences, f"page: {page}"]
     if json:
         write_json(result)
         return

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-DEFAULT_KEYS: dict[str, Any] = {
+DEFAULT_FIELDS: dict[str, Any] = {
     "vocab": 64,
     "heads": 4,
     "dropout": 0.0,
@@ -13,6 +13,13 @@ DEFAULT_KEYS: dict[str, Any] = {
     "activation_dropout": 0.0,
 }
 """Fields of the models unless given: small enough for many of them."""
+LANGUAGE_MODEL_FIELDS: dict[str, Any] = {
+    "kind": "lm",
+    "positions": "none",
+    "tied": False,
+    "embed_scale": "sqrt_dim",
+}
+"""Further fields of the model that is checked if none is named."""
 
 
 def coordcheck(
@@ -75,26 +82,23 @@ def coordcheck(
 
 
 def _make_builder(what: str | None, keys: list[str]) -> tuple[Any, dict[str, Any]]:
+    from addnorm.cli.model_keys import parse_model_keys
     from addnorm.core.errors import UserError
-    from addnorm.core.key_values import parse_key_values
     from addnorm.doctor.loading.targets import import_target
-    from addnorm.models import Config, build
+    from addnorm.models import PRESETS, build
 
-    values = parse_key_values(keys)
     if what is not None and ":" in what:
-        if values:
+        if keys:
             raise UserError(f"{keys[0]}: expected no keys for a builder of your own; leave it out")
         return import_target(what, "a function of width and depth"), {"model": what}
+    values = parse_model_keys(keys)
     for name in ("dim", "depth"):
         if name in values:
             raise UserError(f"{name}: expected --{name} with several values; leave out {name}=...")
-    fields: dict[str, Any] = dict(DEFAULT_KEYS)
-    if what is None:
-        fields |= {"kind": "lm", "positions": "none", "tied": False, "embed_scale": "sqrt_dim"}
+    fields = DEFAULT_FIELDS | (LANGUAGE_MODEL_FIELDS if what is None else {})
+    if what is not None and PRESETS[what].config.vocab is None:
+        del fields["vocab"]  # a model of images
     fields |= values
-    unknown = [name for name in values if name not in Config.model_fields]
-    if unknown:
-        raise UserError(f"{unknown[0]}: expected a field of the model; see `addnorm.Config`")
 
     def build_model(dim: int, depth: int) -> Any:
         return build(what, dim=dim, depth=depth, **fields)

@@ -17,6 +17,7 @@ from addnorm.cli.corpus_options import (
     Out,
     Paragraphs,
     Seed,
+    ShardMegabytes,
     SourceFile,
     SourceLanguage,
     TargetFile,
@@ -62,6 +63,7 @@ def files(
     test: Holdout = None,
     seed: Seed = 0,
     unique: Unique = False,
+    shard_megabytes: ShardMegabytes = None,
     errors: Errors = "drop",
     force: Force = False,
     json: Json = False,
@@ -88,7 +90,15 @@ def files(
     paths |= {split: list(map(str, files)) for split, files in texts.items() if files}
     about = {"source": "files", "files": paths, **describe_languages(source_lang, target_lang)}
     is_stream = unit == "document"
-    plan = build_plan(splits, valid=valid, test=test, seed=seed, unique=unique, is_stream=is_stream)
+    plan = build_plan(
+        splits,
+        valid=valid,
+        test=test,
+        seed=seed,
+        unique=unique,
+        is_stream=is_stream,
+        shard_megabytes=shard_megabytes,
+    )
     write_corpus(out, chosen, splits=splits, counts=counts, plan=plan, about=about, json=json)
 
 
@@ -121,6 +131,7 @@ def columns(
     target_lang: TargetLanguage = "",
     seed: Seed = 0,
     unique: Unique = False,
+    shard_megabytes: ShardMegabytes = None,
     errors: Errors = "drop",
     force: Force = False,
     json: Json = False,
@@ -148,7 +159,9 @@ def columns(
         for split, files in paths.items()
     }
     valid, test = (size if size is None or is_number(size) else None for size in (valid, test))
-    plan = build_plan(splits, valid=valid, test=test, seed=seed, unique=unique)
+    plan = build_plan(
+        splits, valid=valid, test=test, seed=seed, unique=unique, shard_megabytes=shard_megabytes
+    )
     write_corpus(out, chosen, splits=splits, counts=counts, plan=plan, about=about, json=json)
 
 

@@ -41,6 +41,18 @@ def fit(
             "string or datetime; repeatable",
         ),
     ] = None,
+    drop: Annotated[
+        list[str] | None,
+        typer.Option("--drop", metavar="COLUMN", help="Column to leave out; repeatable"),
+    ] = None,
+    ids: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--id",
+            metavar="COLUMN",
+            help="Column that identifies rows: not learned from, copied to predictions; repeatable",
+        ),
+    ] = None,
     test_size: Annotated[
         float,
         typer.Option("--test-size", help="Fraction of the rows to test on; 0 skips the test"),
@@ -48,32 +60,45 @@ def fit(
     seed: Annotated[
         int, typer.Option("--seed", help="Seed of the train/test split and of the training")
     ] = 0,
+    force: Annotated[
+        bool, typer.Option("--force", help="Replace the run in the output folder")
+    ] = False,
 ) -> None:
     """Fit a Transformer to a table and score it on held-out rows.
 
     The HTML report compares it with gradient boosting.
     """
+    import numpy as np
     from rich.console import Console
 
     from addnorm.core.errors import UserError
     from addnorm.tabular.columns.reader import KINDS, read_columns
+    from addnorm.tabular.columns.suspicious_columns import describe_suspicious_columns
     from addnorm.tabular.columns.table_files import read_table
-    from addnorm.tabular.fit_run import FitConfig, fit_run
+    from addnorm.tabular.fit_run import FitConfig, check_run_folder, drop_columns, fit_run
     from addnorm.tabular.task_setup import infer_task, split_target
 
     if not target:
         raise UserError("--target: expected the name of the column to predict, got none")
     if task not in ("auto", "classify", "regress"):
         raise UserError(f"--task: expected classify, regress or auto, got {task!r}")
+    check_run_folder(out, force=force)
     params = _parse_params(keys or [], column_types or [], KINDS)
     console = Console(stderr=True, highlight=False, markup=False)
     # Read categories as strings: parsed as numbers, codes such as 007 would lose their zeros.
     kinds = params.get("column_types", {})
     texts = {name: "string" for name, kind in kinds.items() if kind in ("categorical", "string")}
+    texts |= {name: "string" for name in ids or ()}
     frame, csv_types = read_table(table, texts)
     X, y = split_target(frame, target)
+    X = drop_columns(X, (*(drop or ()), *(ids or ())))
     resolved_task = infer_task(y) if task == "auto" else task
-    console.print(_columns_table(read_columns(X, kinds)))
+    columns = read_columns(X, kinds)
+    console.print(_columns_table(columns))
+    for sentence in describe_suspicious_columns(
+        columns, np.asarray(y), classify=resolved_task == "classify"
+    ):
+        console.print(f"addnorm: {sentence}", soft_wrap=True)
     console.print(
         f"addnorm: {len(frame):,} rows, {X.shape[1]} columns; {resolved_task} {target!r}"
         f"{' (override with --task)' if task == 'auto' else ''}",
@@ -87,6 +112,8 @@ def fit(
         seed=seed,
         params=params,
         types=csv_types,
+        drop=tuple(drop or ()),
+        ids=tuple(ids or ()),
     )
     result = fit_run(frame, config, out, verbose=True)
     from addnorm.report.table_page import write_fit_report

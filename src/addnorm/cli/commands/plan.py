@@ -33,20 +33,12 @@ def plan(
 
     Exits with 1 if the step does not fit into the memory of a device.
     """
+    from addnorm.cli.model_keys import parse_model_keys
     from addnorm.cli.output import make_console, write_json, write_page
-    from addnorm.core.errors import UserError, unknown_name_message
-    from addnorm.core.key_values import parse_key_values
-    from addnorm.models import Config
     from addnorm.planning import plan as make_plan
     from addnorm.planning.devices import parse_devices
 
-    values = parse_key_values(keys or [])
-    for name in values:
-        if name not in PLAN_KEYS and name not in Config.model_fields:
-            known = (*PLAN_KEYS, *Config.model_fields)
-            raise UserError(unknown_name_message("key", name, known, choices="see addnorm.Config"))
-    if "batch" in values:
-        values["batch"] = str(values["batch"])
+    values = parse_model_keys(keys or [], extra=PLAN_KEYS, raw=["batch"])
     count, _ = parse_devices(devices)
     strategy: Any = parallel or ("fsdp" if count > 1 else "none")
     result = make_plan(preset, devices=devices, parallel=strategy, **values)
@@ -59,9 +51,12 @@ def plan(
 
 
 def _sentences(plan: "TrainingPlan") -> list[str]:
+    from addnorm.planning.advice import format_bytes
+
     verdict = "It fits" if plan.fits else "It does not fit"
     first = (
-        f"{verdict}: {_gb(plan.peak_bytes)} of {_gb(plan.memory_bytes)} on each of {plan.devices} "
+        f"{verdict}: {format_bytes(plan.peak_bytes)} of {format_bytes(plan.memory_bytes)} on each "
+        f"of {plan.devices} "
         f"{plan.device} ({plan.device_source}; 10 % of the memory is left free)."
     )
     return [first, *plan.advice]
@@ -70,33 +65,31 @@ def _sentences(plan: "TrainingPlan") -> list[str]:
 def _table(plan: "TrainingPlan") -> Any:
     from rich.table import Table
 
+    from addnorm.planning.advice import format_bytes
+
     table = Table.grid(padding=(0, 2, 0, 0))
-    again = f"{_gb(plan.activation_bytes_per_layer_recompute)} per layer"
+    again = f"{format_bytes(plan.activation_bytes_per_layer_recompute)} per layer"
     rows = {
         "model": f"{plan.model} wiring={plan.wiring} depth={plan.depth} dim={plan.dim}",
         "step": f"{plan.batch} x {plan.length} tokens per device, {plan.dtype}, {plan.optimizer}"
         + (", recompute" if plan.recompute else ""),
         "devices": f"{plan.devices} x {plan.device}, {plan.parallel}",
         "parameters": f"{plan.parameters:,}",
-        "weights": _gb(plan.weights_bytes),
-        "gradients": _gb(plan.gradient_bytes),
-        "optimizer": _gb(plan.optimizer_bytes),
-        "states per device": _gb(plan.state_bytes_per_device),
-        "activations": f"{_gb(plan.activation_bytes)}, "
-        f"{_gb(plan.activation_bytes_per_layer)} per layer",
-        "  with recompute": f"{_gb(plan.activation_bytes_recompute)}, {again}",
-        "peak per device": f"{_gb(plan.peak_bytes_without_recompute)}, "
-        f"{_gb(plan.peak_bytes_with_recompute)} with recompute",
+        "weights": format_bytes(plan.weights_bytes),
+        "gradients": format_bytes(plan.gradient_bytes),
+        "optimizer": format_bytes(plan.optimizer_bytes),
+        "states per device": format_bytes(plan.state_bytes_per_device),
+        "activations": f"{format_bytes(plan.activation_bytes)}, "
+        f"{format_bytes(plan.activation_bytes_per_layer)} per layer",
+        "  with recompute": f"{format_bytes(plan.activation_bytes_recompute)}, {again}",
+        "peak per device": f"{format_bytes(plan.peak_bytes_without_recompute)}, "
+        f"{format_bytes(plan.peak_bytes_with_recompute)} with recompute",
         "FLOPs": f"{plan.flops_per_step:.3e} per device and step",
-        "communication": f"{_gb(plan.communication_bytes)} sent per device and step",
-        "time": f"about {plan.step_seconds:.2f} s: arithmetic {plan.compute_seconds:.2f} s at 40 % "
-        f"of the peak, communication {plan.communication_seconds:.2f} s; "
+        "communication": f"{format_bytes(plan.communication_bytes)} sent per device and step",
+        "time": f"about {plan.step_seconds:.2g} s: arithmetic {plan.compute_seconds:.2g} s at 40 % "
+        f"of the peak, communication {plan.communication_seconds:.2g} s; "
         f"{plan.tokens_per_second:,.0f} tokens/s",
     }
     for name, value in rows.items():
         table.add_row(name, value)
     return table
-
-
-def _gb(size: float) -> str:
-    return f"{size / 1e9:.2f} GB"

@@ -30,6 +30,11 @@ Latex = Annotated[
     bool, typer.Option("--latex", help="Also write the summary as summary.tex (comparisons only)")
 ]
 
+FOLDER_HINT = (
+    "use the output folder of `addnorm compare`, `addnorm train`, `addnorm claims run` or "
+    "addnorm.Monitor"
+)
+
 
 def report(
     folder: Annotated[
@@ -46,9 +51,12 @@ def report(
     latex: Latex = False,
 ) -> None:
     """Rebuild the page of a comparison, run, monitor or claims."""
+    from addnorm.core.errors import UserError
+
+    if not folder.is_dir():  # before the slow imports
+        raise UserError(f"expected a folder, got {folder}, which does not exist; {FOLDER_HINT}")
     from addnorm.claims.result import is_claims_folder
     from addnorm.comparison.folder_layout import is_comparison
-    from addnorm.core.errors import UserError
 
     if is_claims_folder(folder):
         from addnorm.report.claims_page import write_claims_report
@@ -112,10 +120,7 @@ def export_run(folder: Path, *, csv: bool, safe_csv: bool) -> list[Path]:
     elif is_watch_folder(folder):
         paths, rows = [write_watch_report(folder)], read_watched_rows(folder) if csv else []
     else:
-        raise UserError(
-            f"no comparison, run, monitor or claims in {folder}; use the output folder of `addnorm "
-            "compare`, `addnorm train`, `addnorm claims run` or addnorm.Monitor"
-        )
+        raise UserError(f"no comparison, run, monitor or claims in {folder}; {FOLDER_HINT}")
     if csv:
         paths.append(write_rows_csv(folder / "rows.csv", rows, escape_formulas=safe_csv))
     return paths

@@ -33,6 +33,21 @@ def rewire(
     depth: Annotated[
         int | None, typer.Option("--depth", min=1, help="Number of layers, at least as many")
     ] = None,
+    gate: Annotated[
+        str | None,
+        typer.Option("--gate", metavar="KIND", help="Gate of attention heads: head or element"),
+    ] = None,
+    value_residual: Annotated[
+        str | None,
+        typer.Option(
+            "--value-residual",
+            metavar="KIND",
+            help="Mixture of values with those of the first layer: scalar, token or half",
+        ),
+    ] = None,
+    merge_norms: Annotated[
+        bool, typer.Option("--merge-norms", help="Merge norms of the same input into one")
+    ] = False,
     text: Annotated[
         Path | None,
         typer.Option("--text", metavar="FILE", help="Text for changes that are fitted"),
@@ -60,6 +75,9 @@ def rewire(
         qk_norm=qk_norm,
         wiring=wiring,
         depth=depth,
+        gate=gate,
+        value_residual=value_residual,
+        merge_norms=merge_norms,
         require=require,
     )
     if json:

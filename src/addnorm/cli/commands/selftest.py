@@ -16,13 +16,15 @@ def selftest(
     The output can be pasted into a bug report.
 
     Native kernels against plain torch, every wiring against float64, a small training, decoding
-    with the cache, and exports. The exit code is 1 if a check fails.
+    with the cache, and exports; on a GPU also attention over packed sequences, fused kernels,
+    waiting of the host, compiled steps and bfloat16. The exit code is 1 if a check fails.
     """
     from dataclasses import asdict
 
     from addnorm.cli.output import write_json
-    from addnorm.selftest import describe_environment, run_checks
+    from addnorm.selftest import describe_environment, find_device, run_checks
 
+    find_device(device)  # before anything is printed
     environment = describe_environment()
     if not json:
         for name, text in environment.items():

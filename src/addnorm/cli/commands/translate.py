@@ -26,14 +26,13 @@ def translate(
         ),
     ] = None,
     length_penalty: Annotated[
-        str | None,
+        str,
         typer.Option(
             "--length-penalty",
             metavar="ALPHA",
-            help="Divide scores by ((5 + n) / 6) ** ALPHA for n tokens; 'mean' divides by n; "
-            "default: 0.6, and mean for an export to CTranslate2, which has mean and 0 only",
+            help="Divide scores by ((5 + n) / 6) ** ALPHA for n tokens; 'mean' divides by n",
         ),
-    ] = None,
+    ] = "0.6",
     prefix: Annotated[
         Path | None,
         typer.Option("--prefix", metavar="FILE", help="File of forced beginnings, one per line"),
@@ -53,14 +52,13 @@ def translate(
 ) -> None:
     """Translate each line of the input."""
     from addnorm.cli import line_io as cli
-    from addnorm.decode.engine import adapt_options
     from addnorm.decode.options import DecodingOptions
     from addnorm.tasks import InputWarnings, translate_texts
 
     options = DecodingOptions(
         beam=beam,
         nbest=1 if nbest is None else nbest,
-        length_penalty=0.6 if length_penalty is None else parse_length_penalty(length_penalty),
+        length_penalty=parse_length_penalty(length_penalty),
         max_new=max_new_tokens,
         batch_tokens=batch_tokens,
     )
@@ -69,8 +67,6 @@ def translate(
     if prefixes is not None:
         cli.check_prefixes(lines, prefixes)
     trained = cli.open_run(run, device, average=average)
-    if length_penalty is None:
-        options = adapt_options(trained.model, options)
     form = "json" if json else "nbest" if nbest else "scores" if scores else "text"
     chunk = cli.resolve_chunk(chunk_lines, files or ())
     outputs = cli.pair_with_lines(
