@@ -8,8 +8,8 @@ from rich.table import Table
 from addnorm.comparison.outcomes import STATES
 
 if TYPE_CHECKING:
+    from addnorm.comparison.analysis.arm_summary import ArmSummary
     from addnorm.comparison.analysis.study import Study
-    from addnorm.comparison.analysis.summary import ArmSummary
 
 
 def summary_table(study: "Study") -> Table:

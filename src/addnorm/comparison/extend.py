@@ -17,8 +17,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from addnorm.comparison.analysis.arm_summary import ArmSummary
 from addnorm.comparison.analysis.study import Study
-from addnorm.comparison.analysis.summary import ArmSummary, summarize
+from addnorm.comparison.analysis.summary import summarize
 from addnorm.comparison.grid import Arm, Grid, use_name_rule
 from addnorm.comparison.spec import Extension
 from addnorm.comparison.statistics import sequential_level

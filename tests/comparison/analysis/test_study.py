@@ -7,9 +7,9 @@ from statistics import stdev
 
 import pytest
 
+from addnorm.comparison.analysis.arm_summary import Setting
 from addnorm.comparison.analysis.export import study_to_dict
 from addnorm.comparison.analysis.study import Study
-from addnorm.comparison.analysis.summary import Setting
 from addnorm.comparison.analysis.verdict import build_verdict
 from addnorm.comparison.parse import parse_comparison
 from addnorm.comparison.statistics import Estimate, detectable_difference

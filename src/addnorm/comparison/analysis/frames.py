@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Literal
 
-from addnorm.comparison.analysis.summary import ArmSummary, warmup_label
+from addnorm.comparison.analysis.arm_summary import ArmSummary, warmup_label
 from addnorm.comparison.grid import to_plain
 from addnorm.comparison.outcomes import STATES
 from addnorm.core.errors import UserError

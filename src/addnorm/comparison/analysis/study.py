@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from addnorm.comparison import folder_layout as files
+from addnorm.comparison.analysis.arm_summary import ArmSummary
 from addnorm.comparison.analysis.frames import (
     Library,
     cell_records,
@@ -18,7 +19,7 @@ from addnorm.comparison.analysis.frames import (
     row_records,
     summary_records,
 )
-from addnorm.comparison.analysis.summary import ArmSummary, summarize
+from addnorm.comparison.analysis.summary import summarize
 from addnorm.comparison.analysis.verdict import build_verdict
 from addnorm.comparison.cell_result import CellResult
 from addnorm.comparison.grid import Cell

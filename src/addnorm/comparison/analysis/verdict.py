@@ -3,7 +3,8 @@
 import statistics
 from collections.abc import Iterator, Sequence
 
-from addnorm.comparison.analysis.summary import UNKNOWN_STATES, ArmSummary, EndedCell
+from addnorm.comparison.analysis.arm_summary import UNKNOWN_STATES, ArmSummary
+from addnorm.comparison.analysis.summary import EndedCell
 from addnorm.comparison.outcomes import VALIDATION_LOSS, Objective
 from addnorm.comparison.statistics import (
     CONFIDENCE_LEVEL,

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean, pvariance
 
+from addnorm.comparison.analysis.arm_summary import Setting
 from addnorm.comparison.analysis.study import CellOutcome, Study
-from addnorm.comparison.analysis.summary import Setting
 from addnorm.comparison.grid import Arm
 from addnorm.report.comparison.cell_curves import CellSetting
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import altair as alt
 
-from addnorm.comparison.analysis.summary import Setting
+from addnorm.comparison.analysis.arm_summary import Setting
 from addnorm.report.charts.base import CHART_CONFIG
 from addnorm.report.comparison.cell_curves import CellCurves, CellSetting, StudyCurves
 from addnorm.report.comparison.cell_selections import Selection

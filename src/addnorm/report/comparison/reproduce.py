@@ -7,8 +7,8 @@ from collections import Counter
 from markupsafe import Markup
 
 from addnorm.comparison import folder_layout as files
+from addnorm.comparison.analysis.arm_summary import Setting
 from addnorm.comparison.analysis.study import CellOutcome, Study
-from addnorm.comparison.analysis.summary import Setting
 from addnorm.report.format import format_number
 from addnorm.report.html.page import Collapsible, CollapsibleText, Column, Facts, Note, Part, Table
 from addnorm.report.theme import OUTCOME_SYMBOLS, ArmStyle

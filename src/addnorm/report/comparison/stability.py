@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from addnorm.comparison.analysis.arm_summary import OWN_SCHEDULE, warmup_label
 from addnorm.comparison.analysis.study import CellOutcome, Study
-from addnorm.comparison.analysis.summary import OWN_SCHEDULE, warmup_label
 from addnorm.comparison.outcomes import STATES, VALIDATION_LOSS, Objective
 from addnorm.report.charts.base import CHART_CONFIG
 from addnorm.report.html.page import Chart

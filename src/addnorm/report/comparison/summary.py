@@ -4,8 +4,8 @@ import math
 
 from markupsafe import Markup
 
+from addnorm.comparison.analysis.arm_summary import ArmSummary, StableRange, warmup_label
 from addnorm.comparison.analysis.study import Study
-from addnorm.comparison.analysis.summary import ArmSummary, StableRange, warmup_label
 from addnorm.comparison.statistics import Estimate
 from addnorm.report.comparison.stability import OutcomeCounts
 from addnorm.report.format import MISSING

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
+from addnorm.comparison.analysis.arm_summary import ArmSummary
 from addnorm.comparison.analysis.study import Study
-from addnorm.comparison.analysis.summary import ArmSummary
 from addnorm.comparison.statistics import Estimate
 from addnorm.report.output import write_bytes
 
