@@ -22,7 +22,7 @@ def summary_table(study: "Study") -> Table:
         table.add_column(name, justify="right")
     objective = study.task.objective
     label = "valid loss" if objective.column == "loss" else objective.label
-    scores = [study.score.label] if study.score.name else []
+    scores = [study.score.label] if study.has_scores else []
     for name in ("stable lr", "best setting", label, *scores, "gap to best", "speed", "memory"):
         table.add_column(name)
     for arm in arms:

@@ -9,7 +9,9 @@ import pytest
 
 from addnorm.comparison.analysis.arm_summary import Setting
 from addnorm.comparison.analysis.export import study_to_dict
+from addnorm.comparison.analysis.significance import describe_chance
 from addnorm.comparison.analysis.study import Study
+from addnorm.comparison.analysis.summary import _mark_best
 from addnorm.comparison.analysis.verdict import build_verdict
 from addnorm.comparison.parse import parse_comparison
 from addnorm.comparison.statistics import Estimate, detectable_difference
@@ -228,6 +230,20 @@ def test_counts_of_several_arms_are_those_of_each(tmp_path):
     assert study.verdict[1] == "At depth 6 pre_ln and b2t did not train (18 stuck each)."
 
 
+def test_finished_cells_of_several_arms_are_those_of_each(tmp_path):
+    study = make_study(
+        tmp_path,
+        lambda cell: "waiting" if cell.seed else "trained",
+        wiring="pre_ln,b2t",
+        depth=6,
+        warmup=0,
+    )
+    assert study.verdict[1] == (
+        "At depth 6 pre_ln and b2t each trained in all 3 cells that ran to the end "
+        "(6 not finished)."
+    )
+
+
 def test_unfinished_arms_are_not_said_to_fail(tmp_path):
     def outcome(cell):
         if cell.arm.wiring == "post_ln" or cell.seed > 0:
@@ -268,6 +284,53 @@ def test_power_of_the_seeds_is_stated(tmp_path):
     assert not any("probably miss" in e for e in build_verdict(equal, study.cells, seeds=3))
     decided = [replace(each, behind=Estimate(1.0, 0.1, 3)) for each in (ours, theirs)]
     assert not any("probably miss" in e for e in build_verdict(decided, study.cells, seeds=3))
+
+
+def test_differences_of_many_arms_are_corrected(tmp_path):
+    study = make_study(tmp_path, wiring="pre_ln,b2t,rezero,post_ln", depth=6, warmup=0, lr="1e-3")
+    arms = ("pre_ln", "b2t", "rezero")
+    shifts = {"pre_ln": (0.0, 0.0, 0.0), "b2t": (0.04, 0.05, 0.07), "rezero": (1.0, 1.01, 1.02)}
+    lines = []
+    for name in arms:
+        losses = {seed: 0.5 + shift for seed, shift in enumerate(shifts[name])}
+        line = replace(line_of(study, name, 6), losses=losses)
+        lines.append(replace(line, loss=Estimate.from_values(list(losses.values()))))
+    lines = _mark_best([replace(each, leads=False, behind=None) for each in lines], 0.95)
+    assert all(each.behind.excludes_zero for each in lines[1:])
+    # Of three pairs, p = 0.026 for b2t is above 0.05 / 3.
+    assert describe_chance(lines, 0.95) == [
+        "With 3 arms at depth 6, some differ by chance: corrected for the 3 pairs, b2t is within "
+        "noise, too."
+    ]
+    assert describe_chance(lines[:2], 0.95) == []  # one pair needs no correction
+    assert describe_chance(lines, 0.95)[0] in build_verdict(lines, study.cells, seeds=3)
+
+
+def test_power_is_that_of_the_seeds_of_undecided_arms(tmp_path):
+    """`--until decided` gives more seeds to close arms only."""
+    study = make_study(tmp_path, wiring="pre_ln,b2t,post_ln", depth=6, warmup=0, lr="1e-3")
+    best, close, worse = (line_of(study, arm, 6) for arm in ("pre_ln", "b2t", "post_ln"))
+    losses = {seed: 0.5 + 0.01 * (seed % 3) for seed in range(9)}
+    noise = {seed: (seed * 7 % 5 - 2) * 0.01 for seed in range(9)}
+    lines = [
+        replace(best, losses=losses, leads=True, behind=None),
+        replace(
+            close,
+            losses={seed: losses[seed] + noise[seed] for seed in losses},
+            leads=False,
+            behind=Estimate(0.0, 1.0, 9),
+        ),
+        replace(
+            worse,
+            losses={0: 2.0, 1: 2.5, 2: 3.0},
+            loss=Estimate(2.5, 0.5, 3),
+            leads=False,
+            behind=Estimate(2.0, 0.5, 3),
+        ),
+    ]
+    smallest = detectable_difference(stdev(noise.values()), 9)
+    verdict = build_verdict(lines, study.cells, seeds=3)
+    assert any(f"9 seeds probably miss differences below {smallest:.2g};" in e for e in verdict)
 
 
 def test_study_with_an_unregistered_wiring_can_be_read(tmp_path):

@@ -39,6 +39,15 @@ def test_axis_titles_of_the_loss_chart_can_be_changed():
     assert titles == {"epoch", "loss"}
 
 
+def test_constant_value_labels_the_axis():
+    """Vega rounds the label of a single small value to 0."""
+    chart = plot_curve([(1, 0.001), (2, 0.001)], title="Rate", y="lr", log=False)
+    axes = [layer["encoding"]["y"]["axis"] for layer in chart.spec["layer"]]
+    assert axes and all(axis == {"values": [0.001], "format": "~g"} for axis in axes)
+    rising = plot_curve([(1, 0.001), (2, 0.002)], title="Rate", y="lr", log=False)
+    assert "values" not in rising.spec["layer"][0]["encoding"]["y"]["axis"]
+
+
 def test_nonfinite_values_are_dropped_and_counted():
     points = [(1, 1.0), (2, math.nan), (3, math.inf), (4, 2.0)]
     chart = plot_loss(points, [(4, -math.inf)], title="Loss")

@@ -10,9 +10,10 @@ import pytest
 from addnorm.comparison import folder_layout as files
 from addnorm.comparison.analysis.study import Study
 from addnorm.comparison.cell_result import CellResult
-from addnorm.comparison.outcomes import format_rules
+from addnorm.comparison.outcomes import Objective, format_rules
 from addnorm.comparison.parse import parse_comparison
 from addnorm.comparison.run import run_comparison
+from addnorm.comparison.statistics import Estimate
 from addnorm.comparison.tasks import get_task
 from addnorm.core.errors import UserError
 from addnorm.data.corpus import write_corpus
@@ -29,6 +30,7 @@ from addnorm.report.comparison.stability import (
     build_stability_map,
     plot_stability_map,
 )
+from addnorm.report.comparison.summary import _format_gap
 from addnorm.report.html.chart_groups import filter_spec
 from addnorm.report.theme import ARM_COLORS, OUTCOME_COLORS, get_page_colors, make_arm_styles
 from tests.comparison.same_process_engine import SameProcessEngine
@@ -106,6 +108,36 @@ def test_task_of_ones_own_has_notes_of_its_own(tmp_path, no_vega):
     text = render_comparison_page(study)
     assert "A task of your own has no sample outputs." in text
     assert "drawn from the recorded forward pass" not in text
+
+
+def test_gap_of_a_metric_to_maximize_has_the_sign_of_the_metric(tmp_path):
+    study = study_of(tmp_path, wiring="pre_ln,b2t", lr=1e-3)
+    line = next(each for each in study.summary if not each.leads)
+    line = replace(line, behind=Estimate(0.2, 0.1, 3))
+    assert (
+        _format_gap(line, study.task.objective)
+        == "+0.200\N{NO-BREAK SPACE}±\N{NO-BREAK SPACE}0.100"
+    )
+    accuracy = Objective("accuracy", "accuracy", maximize=True)
+    assert _format_gap(line, accuracy).startswith("-0.200")
+
+
+def test_column_of_scores_needs_scores(tmp_path, no_vega):
+    study = study_of(tmp_path, task="lm")
+    label = study.score.label
+    assert f">{label}</th>" in render_comparison_page(study)
+    unscored = study_of(tmp_path / "unscored", task="lm", score=0)
+    unscored = replace(unscored, cells=tuple(map(without_scores, unscored.cells)))
+    assert f">{label}</th>" not in render_comparison_page(unscored)
+
+
+def without_scores(outcome):
+    return replace(outcome, end=replace(outcome.end, scores={}))
+
+
+def test_seeds_that_have_not_finished_are_not_called_one_seed(tmp_path, no_vega):
+    page = render_comparison_page(study_of(tmp_path, lambda cell: "waiting"))
+    assert "With one seed" not in page
 
 
 def test_map_shows_outcomes_of_all_seeds(tmp_path, no_vega):

@@ -89,6 +89,26 @@ def test_remaining_time_counts_layers_and_steps(study, monkeypatch):
     )
 
 
+def test_remaining_time_counts_cells_that_end_without_a_report(study, monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr(comparison.time, "monotonic", lambda: now[0])
+    reporter = start_reporter(comparison.LogLines, study)
+    cell = next(cell for cell in SPEC.cells() if cell.depth == 2)
+    reporter.on_cell_event(Event(job(cell), "began"))
+    now[0] += 10.0
+    result = CellResult("done", loss=0.5, step=200)
+    reporter.on_cell_event(Event(job(cell), "ended", 200, 0.5, result))
+    # 200 steps of 2 layers took 10 seconds; 3 cells of 2 layers and 4 of 4 are left
+    assert reporter.remaining_seconds() == pytest.approx((3 * 2 + 4 * 4) * 200 * 10 / (200 * 2))
+
+
+def test_remaining_time_counts_halved_cells_once(study, monkeypatch):
+    reporter = start_reporter(comparison.LogLines, study)
+    cell = SPEC.cells()[0]
+    reporter.on_cell_event(Event(job(cell), "ended", 50, end=CellResult("cut", step=50)))
+    assert reporter.work_done == 0
+
+
 @pytest.mark.parametrize("width", [40, 80, 120])
 def test_table_fits_the_terminal(study, width):
     reporter = start_reporter(comparison.LiveTable, study, width)

@@ -1,5 +1,6 @@
 """One arm at one depth in numbers, and how tables and sentences show it."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from addnorm.comparison.grid import Arm
@@ -9,6 +10,7 @@ from addnorm.comparison.statistics import Estimate
 UNKNOWN_STATES = {"crashed", "cut", "waiting"}
 """States that carry no information about training."""
 OWN_SCHEDULE = "own schedule"
+MAX_NAMES = 8
 
 
 def warmup_label(warmup: int | None) -> str:
@@ -153,3 +155,14 @@ class ArmSummary:
         loss = f", {objective.column} {value}" if value else ""
         behind = f", {self.behind.format()} behind the best" if self.behind else ""
         return f"{self.arm.name}, depth {self.depth}: {states}{best}{loss}{behind}"
+
+
+def join_names(names: Sequence[str]) -> str:
+    """Join names to an enumeration; long lists are shortened.
+
+    >>> join_names(["a", "b", "c"]), join_names(list("abcdefghij"))
+    ('a, b and c', 'a, b, c, d, e, f, g and 3 more')
+    """
+    shown = list(names) if len(names) <= MAX_NAMES else list(names[: MAX_NAMES - 1])
+    shown += [f"{len(names) - len(shown)} more"] if len(shown) < len(names) else []
+    return " and ".join(filter(None, (", ".join(shown[:-1]), shown[-1])))

@@ -88,6 +88,12 @@ class Study:
         return self.task.score(self.shared_data)
 
     @property
+    def has_scores(self) -> bool:
+        """Whether cells get the primary score."""
+        scored = self.spec.score > 0 or any(line.score for line in self.summary)
+        return scored and bool(self.score.name)
+
+    @property
     def task(self) -> Task:
         """Task of the comparison."""
         return get_stored_task(self.spec.task, self.shared_data)

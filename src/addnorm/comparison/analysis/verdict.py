@@ -1,21 +1,13 @@
 """The verdict of a comparison in plain sentences; the first two answer it."""
 
-import statistics
 from collections.abc import Iterator, Sequence
 
-from addnorm.comparison.analysis.arm_summary import UNKNOWN_STATES, ArmSummary
+from addnorm.comparison.analysis.arm_summary import UNKNOWN_STATES, ArmSummary, join_names
+from addnorm.comparison.analysis.significance import describe_chance, describe_power
 from addnorm.comparison.analysis.summary import EndedCell
 from addnorm.comparison.outcomes import VALIDATION_LOSS, Objective
-from addnorm.comparison.statistics import (
-    CONFIDENCE_LEVEL,
-    Estimate,
-    detectable_difference,
-    seeds_to_detect,
-)
+from addnorm.comparison.statistics import CONFIDENCE_LEVEL, Estimate
 
-MAX_NAMES = 8
-ROUNDING = 1e-6
-"""Deviation between seeds, relative to the loss, that is rounding and not noise."""
 TRAINED_PHRASES = ("trained at every setting", "trained without warm-up", "trained")
 STATE_PHRASES = {"waiting": "not finished", "cut": "stopped by halving"}
 """States in sentences, where they differ from `outcomes.STATES`."""
@@ -46,7 +38,8 @@ def build_verdict(
         sentences.append(_describe_best(depth, at_depth, _count_seeds(at_depth, seeds), objective))
         sentences.append(_describe_training(depth, at_depth, cells))
     sentences += _describe_open_ends(lines)
-    sentences += _describe_power(lines, level)
+    sentences += describe_chance(lines, level)
+    sentences += describe_power(lines, level)
     return (*sentences, *_list_cautions(cells, _count_seeds(lines, seeds)))
 
 
@@ -147,7 +140,9 @@ def _describe_training(depth: int, lines: Sequence[ArmSummary], cells: Sequence[
     clauses = []
     for phrase in order:
         names = groups[phrase]
-        if len(names) > 1 and phrase.endswith(")"):  # the counts are those of one arm
+        if len(names) > 1 and "trained in " in phrase:  # the counts are those of one arm
+            phrase = phrase.replace("trained in ", "each trained in ")
+        elif len(names) > 1 and phrase.endswith(")"):
             phrase = phrase.removesuffix(")") + " each)"
         if len(names) > 1 and phrase.startswith("has "):
             phrase = "have " + phrase.removeprefix("has ")
@@ -212,31 +207,6 @@ def _describe_open_ends(lines: Sequence[ArmSummary]) -> list[str]:
     return sentences
 
 
-def _describe_power(lines: Sequence[ArmSummary], level: float) -> list[str]:
-    """Return a sentence for each depth about the differences that its seeds could have shown."""
-    sentences = []
-    for best in (line for line in lines if line.leads):
-        samples = []
-        for line in lines:
-            shared = sorted(line.losses.keys() & best.losses.keys())
-            if line.depth == best.depth and line is not best and len(shared) > 1:
-                samples.append([line.losses[seed] - best.losses[seed] for seed in shared])
-        if not samples or not any(line.is_undecided for line in lines if line.depth == best.depth):
-            continue
-        variances = [statistics.variance(differences) for differences in samples]
-        deviation, count = statistics.fmean(variances) ** 0.5, min(map(len, samples))
-        if best.loss is None or deviation <= ROUNDING * abs(best.loss.mean):
-            continue
-        smallest = detectable_difference(deviation, count, level=level)
-        needed = seeds_to_detect(smallest / 2, deviation, level=level)
-        more = f"; {needed} seeds would show {smallest / 2:.2g}" if needed else ""
-        sentences.append(
-            f"At depth {best.depth}, {count} seeds probably miss differences below "
-            f"{smallest:.2g}{more}."
-        )
-    return sentences
-
-
 def _list_cautions(cells: Sequence[EndedCell], seeds: int) -> list[str]:
     cautions = []
     waiting = sum(each.state == "waiting" for each in cells)
@@ -259,17 +229,6 @@ def _list_cautions(cells: Sequence[EndedCell], seeds: int) -> list[str]:
             "Two seeds give a poor estimate of the noise: use --seeds 3 or more before you decide."
         )
     return cautions
-
-
-def join_names(names: Sequence[str]) -> str:
-    """Join names to an enumeration; long lists are shortened.
-
-    >>> join_names(["a", "b", "c"]), join_names(list("abcdefghij"))
-    ('a, b and c', 'a, b, c, d, e, f, g and 3 more')
-    """
-    shown = list(names) if len(names) <= MAX_NAMES else list(names[: MAX_NAMES - 1])
-    shown += [f"{len(names) - len(shown)} more"] if len(shown) < len(names) else []
-    return " and ".join(filter(None, (", ".join(shown[:-1]), shown[-1])))
 
 
 def _distinct_settings(cells: Sequence[EndedCell]) -> set[object]:

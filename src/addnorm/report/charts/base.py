@@ -208,12 +208,19 @@ def site_axis(title: str = SITE_AXIS_TITLE) -> alt.X:
     )
 
 
-def value_axis(title: str, ticks: Sequence[float]) -> alt.Y:
-    """Return the y axis of values: log with these ticks, or linear if there are none."""
+def value_axis(title: str, ticks: Sequence[float], *, only: float | None = None) -> alt.Y:
+    """Return the y axis of values: log with these ticks, or linear if there are none.
+
+    Args:
+        title: title of the axis
+        ticks: ticks of a log axis; see `log_ticks`
+        only: the only value, if all are equal; Vega would round the label of its tick
+    """
     if not ticks:
-        return alt.Y(
-            "value:Q", title=title, scale=alt.Scale(zero=False), axis=alt.Axis(tickCount=5)
-        )
+        axis = alt.Axis(tickCount=5)
+        if only is not None:
+            axis = alt.Axis(values=[only], format="~g")
+        return alt.Y("value:Q", title=title, scale=alt.Scale(zero=False), axis=axis)
     scale = alt.Scale(type="log", nice=False, padding=8)
     axis = alt.Axis(values=list(ticks), format="~g")
     return alt.Y("value:Q", title=f"{title}, log", scale=scale, axis=axis)

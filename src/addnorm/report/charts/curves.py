@@ -148,7 +148,9 @@ def _curve_chart(
     styles = {name: CURVE_STYLES.get(name, DEFAULT_CURVE_STYLE) for name in curves if curves[name]}
     if SMOOTHED_LABEL not in styles and "training" in styles:
         styles["training"] = DEFAULT_CURVE_STYLE  # thin only below a smoothed curve
-    x_axis, y_axis, color = step_axis().title(x), value_axis(y, ticks), _curve_color(styles)
+    distinct = {row["value"] for row in values}
+    y_axis = value_axis(y, ticks, only=distinct.pop() if len(distinct) == 1 else None)
+    x_axis, color = step_axis().title(x), _curve_color(styles)
     base = alt.Chart(named_data(VALUES))
     lines = [
         base.transform_filter(alt.datum.curve == name)

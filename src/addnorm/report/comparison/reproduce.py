@@ -46,7 +46,7 @@ def build_cells_table(study: Study, styles: dict[str, ArmStyle]) -> Table:
     """Return the table of all cells, including those that failed."""
     head = (
         *("arm", "depth", "setting", "seed", "outcome", study.task.objective.label),
-        *([study.score.label] if study.score.name else []),
+        *([study.score.label] if study.has_scores else []),
         *("steps", "seconds", "reason", "folder"),
     )
     rows = [_row(study, each, styles) for each in study.cells]
@@ -82,7 +82,7 @@ def _row(study: Study, outcome: CellOutcome, styles: dict[str, ArmStyle]) -> lis
     return [
         styles[cell.arm.name], str(cell.depth), setting, str(cell.seed), state,
         format_number(study.task.objective.to_loss(outcome.loss)),
-        *([format_number(score)] if study.score.name else []),
+        *([format_number(score)] if study.has_scores else []),
         *((f"{end.step:,}", f"{end.seconds:,.0f}", end.why) if end is not None else ("", "", "")),
         f"{files.CELLS}/{cell.name}",
     ]  # fmt: skip

@@ -6,6 +6,7 @@ from markupsafe import Markup
 
 from addnorm.comparison.analysis.arm_summary import ArmSummary, StableRange, warmup_label
 from addnorm.comparison.analysis.study import Study
+from addnorm.comparison.outcomes import Objective
 from addnorm.comparison.statistics import Estimate
 from addnorm.report.comparison.stability import OutcomeCounts
 from addnorm.report.format import MISSING
@@ -20,7 +21,7 @@ def build_summary_section(study: Study, styles: dict[str, ArmStyle]) -> list[Par
     head = (
         *("arm", "depth", "cells", "stable learning rates", "best setting"),
         study.task.objective.label,
-        *([study.score.label] if study.score.name else []),
+        *([study.score.label] if study.has_scores else []),
         *("gap to best", f"speed, {reference} = 1", "peak memory"),
     )
     rows = [_row(line, styles, study) for line in study.summary]
@@ -30,7 +31,7 @@ def build_summary_section(study: Study, styles: dict[str, ArmStyle]) -> list[Par
 
 def _row(line: ArmSummary, styles: dict[str, ArmStyle], study: Study) -> list[object]:
     value = study.task.objective.to_estimate(line.loss) if line.loss else None
-    score = [_format_estimate(line.score, digits=study.score.digits)] if study.score.name else []
+    score = [_format_estimate(line.score, digits=study.score.digits)] if study.has_scores else []
     return [
         styles[line.arm.name],
         str(line.depth),
@@ -39,7 +40,7 @@ def _row(line: ArmSummary, styles: dict[str, ArmStyle], study: Study) -> list[ob
         _format_setting(line.format_best()),
         _format_estimate(value),
         *score,
-        "best" if line.leads else _format_gap(line),
+        "best" if line.leads else _format_gap(line, study.task.objective),
         f"{line.speed:.2f}" if math.isfinite(line.speed) else MISSING,
         f"{line.memory / 2**20:,.0f} MB" if math.isfinite(line.memory) else MISSING,
     ]
@@ -60,16 +61,17 @@ def _format_setting(text: str) -> Markup:
     return Markup(", ").join(map(_no_wrap, setting.split(", "))) + parenthesis + notes
 
 
-def _format_gap(line: ArmSummary) -> str:
+def _format_gap(line: ArmSummary, objective: Objective) -> str:
     if line.loss is None:
         return MISSING
     if line.behind is None:
         return "no common seed"
-    if line.behind.half is None:
-        return f"{line.behind.mean:+.3f}"
-    if not line.behind.excludes_zero:
-        return f"within noise ({line.behind.mean:+.3f})"
-    return _use_nonbreaking_spaces(f"{line.behind.mean:+.3f} ± {line.behind.half:.3f}")
+    gap = objective.to_estimate(line.behind)
+    if gap.half is None:
+        return f"{gap.mean:+.3f}"
+    if not gap.excludes_zero:
+        return f"within noise ({gap.mean:+.3f})"
+    return _use_nonbreaking_spaces(f"{gap.mean:+.3f} ± {gap.half:.3f}")
 
 
 def _format_estimate(estimate: Estimate | None, digits: int = 3) -> str:
@@ -87,7 +89,7 @@ def _use_nonbreaking_spaces(text: str) -> str:
 
 def _explain_columns(study: Study) -> str:
     """Explain the columns; sentences that do not apply to this comparison are left out."""
-    seeds = max((line.loss.count for line in study.summary if line.loss), default=1)
+    seeds = max((line.loss.count for line in study.summary if line.loss), default=0)
     objective = study.task.objective
     best = "highest" if objective.maximize else "lowest"
     level = f"{100 * study.spec.confidence_level:.4g} %"
@@ -113,10 +115,10 @@ def _explain_columns(study: Study) -> str:
             f"within noise means that its {level} interval contains zero.",
             *looks,
         ]
-    else:
+    elif seeds == 1:
         sentences.append("With one seed, the noise between seeds is unknown and no ± is given.")
     sentences += [
-        *filter(None, [study.score.note]),
+        *([study.score.note] if study.has_scores and study.score.note else []),
         f"Speed: {study.task.unit} per second of CPU time (wall time on a GPU), relative to the "
         "reference arm. Peak memory: maximum of a cell beyond that of an idle process.",
     ]

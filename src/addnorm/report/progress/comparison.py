@@ -88,7 +88,9 @@ class ComparisonReporter(ProgressReporter, ComparisonCallback):
                 self.work_done += (event.step - previous_step) * self.cells[name].depth
             self.running[name] = (event.step, event.loss)
         else:
-            self.running.pop(name, None)
+            running = self.running.pop(name, None)
+            if event.kind == "ended" and running:  # a short cell ends before its second report
+                self.work_done += max(0, event.step - running[0]) * self.cells[name].depth
         if event.kind == "ended" and event.end is not None:
             self._add_result(self.cells[name], event.end)
 
