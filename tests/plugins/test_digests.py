@@ -1,11 +1,13 @@
 """Digests: equal for equal code in every process, different once it has changed."""
 
+import importlib
 import subprocess
 import sys
 
 import pytest
 
 from addnorm.plugins.digests import find_neighbours, hash_parts, iter_code_parts
+from addnorm.plugins.plugin import describe_plugin
 
 SCRIPT = """
 FACTOR = 2.0
@@ -92,3 +94,42 @@ def test_files_beside_a_plugin_count(tmp_path):
     source = "import torch\ndef train(cell):\n    import model\n    from package.part import SIZE\n"
     path.write_text(source)
     assert find_neighbours(path, source) == ["SIZE = 1", "import layers", "", "SIZE = 3"]
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "from .blocks import SIZE",
+        "from . import blocks",
+        "from lab_package.parts.blocks import SIZE",
+        "import lab_package.parts.blocks",
+        "from ..parts.blocks import SIZE",
+    ],
+)
+def test_modules_of_the_package_of_a_plugin_count(tmp_path, statement):
+    parts = tmp_path / "lab_package" / "parts"
+    parts.mkdir(parents=True)
+    for folder in (parts, parts.parent):
+        (folder / "__init__.py").write_text("")
+    (parts / "blocks.py").write_text("SIZE = 1")
+    (parts / "unused.py").write_text("SIZE = 2")
+    (tmp_path / "torch").mkdir()  # installed beside the package
+    (tmp_path / "torch" / "__init__.py").write_text("SIZE = 3")
+    path, source = parts / "wirings.py", f"import torch\n{statement}\n"
+    path.write_text(source)
+    neighbours = find_neighbours(path, source)
+    assert "SIZE = 1" in neighbours
+    assert "SIZE = 2" not in neighbours and "SIZE = 3" not in neighbours
+
+
+def test_version_of_a_package_that_does_not_list_its_modules(tmp_path, monkeypatch):
+    """As some editable installations: the entry point tells the distribution."""
+    (tmp_path / "unlisted_plugin.py").write_text("class Member: pass")
+    facts = tmp_path / "unlisted-1.2.dist-info"
+    facts.mkdir()
+    (facts / "METADATA").write_text("Metadata-Version: 2.1\nName: unlisted\nVersion: 1.2\n")
+    (facts / "entry_points.txt").write_text("[addnorm.plugins]\nunlisted = unlisted_plugin\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    module = importlib.import_module("unlisted_plugin")
+    monkeypatch.setitem(sys.modules, "unlisted_plugin", module)
+    assert describe_plugin(module.Member).version == "1.2"

@@ -20,37 +20,64 @@ def hash_parts(parts: Iterable[object]) -> str:
 
 
 def find_neighbours(path: Path, source: str) -> list[str]:
-    """Return the sources of the files that a plugin file imports from its own folder.
+    """Return the sources of the files that a plugin imports from its own package or folder.
 
-    Imports are followed. Packages count with all their modules.
+    Imports are followed. A module of a package is followed inside the package only; a file of no
+    package also into the packages beside it, which count with all their modules.
 
     Args:
-        path: the file
+        path: the file of the plugin
         source: its content
     """
+    package, root = find_package(path)
+    own = package.partition(".")[0]
     found: dict[Path, str] = {}
-    queue = [source]
+    queue = [(path, source)]
     while queue:
-        for name in sorted(_find_imported_names(queue.pop())):
-            package = path.parent / name
-            files = sorted(package.rglob("*.py")) if (package / "__init__.py").is_file() else []
-            module = path.parent / f"{name}.py"
-            for file in (*files, *([module] if module.is_file() else [])):
-                if file not in found and file != path:
-                    found[file] = file.read_text(encoding="utf-8")
-                    queue.append(found[file])
+        for file in _find_imported_files(*queue.pop(), root, own):
+            if file not in found and file != path:
+                found[file] = file.read_text(encoding="utf-8")
+                queue.append((file, found[file]))
     return [found[file] for file in sorted(found)]
 
 
-def _find_imported_names(source: str) -> set[str]:
-    """Return the first parts of the absolute imports of a source."""
-    names = set()
+def find_package(path: Path) -> tuple[str, Path]:
+    """Return the package that a file belongs to, empty if to none, and the folder that holds it."""
+    names: list[str] = []
+    folder = path.parent
+    while (folder / "__init__.py").is_file():
+        names.insert(0, folder.name)
+        folder = folder.parent
+    return ".".join(names), folder
+
+
+def _find_imported_files(path: Path, source: str, root: Path, own: str) -> Iterator[Path]:
+    """Yield the files below `root` that a source imports, of the package `own` if there is one."""
+    package = path.parent.relative_to(root).parts
+    for names in sorted(_find_imported_names(source, package)):
+        if own and names[0] != own:
+            continue
+        if not own and (root / names[0] / "__init__.py").is_file():
+            yield from sorted((root / names[0]).rglob("*.py"))
+        for count in range(1, len(names) + 1):  # the packages of a module run, too
+            target = root.joinpath(*names[:count])
+            for file in (target.with_name(f"{target.name}.py"), target / "__init__.py"):
+                if file.is_file():
+                    yield file
+
+
+def _find_imported_names(source: str, package: tuple[str, ...]) -> set[tuple[str, ...]]:
+    """Return what a source of a package may import, as the parts of absolute names."""
+    names: set[tuple[str, ...]] = set()
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
-            names |= {alias.name.partition(".")[0] for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            names.add(node.module.partition(".")[0])
-    return names
+            names |= {tuple(alias.name.split(".")) for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) + 1 - node.level] if node.level else ()
+            base += tuple(node.module.split(".")) if node.module else ()
+            # A name of a package may be a module of it.
+            names |= {base, *((*base, alias.name) for alias in node.names)}
+    return names - {()}
 
 
 def iter_settings(definition: object) -> Iterator[object]:

@@ -10,6 +10,7 @@ from pathlib import Path
 from types import ModuleType
 
 from addnorm.core.errors import UserError
+from addnorm.plugins.digests import find_package
 
 FILE_MODULE_PREFIX = "addnorm_plugin_"
 """Prefix of the names of modules that were loaded from a file."""
@@ -58,16 +59,6 @@ def _extend_path(folder: Path) -> None:
         sys.path.append(str(folder))
 
 
-def _find_package(path: Path) -> tuple[str, Path]:
-    """Return the package that a file belongs to, empty if to none, and the folder that holds it."""
-    names: list[str] = []
-    folder = path.parent
-    while (folder / "__init__.py").is_file():
-        names.insert(0, folder.name)
-        folder = folder.parent
-    return ".".join(names), folder
-
-
 def load_source(path: Path, source: str) -> ModuleType:
     """Run the source of a plugin file as a module; return the same module for the same file.
 
@@ -82,7 +73,7 @@ def load_source(path: Path, source: str) -> ModuleType:
     module.__file__ = str(path)
     # For tracebacks and inspect.getsource where the file does not exist.
     linecache.cache[str(path)] = (len(source), None, source.splitlines(keepends=True), str(path))
-    module.__package__, root = _find_package(path)
+    module.__package__, root = find_package(path)
     _extend_path(path.parent)
     _extend_path(root)
     sys.modules[name] = module

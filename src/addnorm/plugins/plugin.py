@@ -21,7 +21,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from addnorm.core.cards import Card
 from addnorm.core.errors import UserError
-from addnorm.core.registry import Registry, find_registry, register
+from addnorm.core.registry import PLUGIN_GROUP, Registry, find_registry, register
 from addnorm.plugins.digests import (
     find_neighbours,
     hash_parts,
@@ -121,7 +121,10 @@ def describe_plugin(
         digest = hash_parts([source, *find_neighbours(Path(file), source)])
         return Plugin(str(file), digest, source=source)
     version = _find_version(module)
-    return Plugin(member.__module__, hash_parts([source, version]), version=version)
+    # An installed file of no package lies beside all other installed packages.
+    is_followed = "." in member.__module__ or not version
+    neighbours = find_neighbours(Path(file), source) if is_followed else []
+    return Plugin(member.__module__, hash_parts([source, version, *neighbours]), version=version)
 
 
 def _describe_by_value(
@@ -144,4 +147,8 @@ def _find_version(module: ModuleType) -> str:
     package = module.__name__.split(".")[0]
     for name in metadata.packages_distributions().get(package, []):
         return metadata.version(name)
+    # Some editable installations do not list their packages.
+    for each in metadata.entry_points(group=PLUGIN_GROUP):
+        if each.module.split(".")[0] == package and each.dist is not None:
+            return each.dist.version
     return str(getattr(module, "__version__", ""))
