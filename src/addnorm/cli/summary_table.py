@@ -32,7 +32,7 @@ def summary_table(study: "Study") -> Table:
             *(str(arm.states.get(state, 0)) for state in states),
             format_stable_range(arm),
             arm.format_best(),
-            objective.to_estimate(arm.loss).format() if arm.loss else "-",
+            arm.value.format() if arm.value else "-",
             *([arm.score.format(study.score.digits) if arm.score else "-"] if scores else []),
             format_gap(arm),
             "-" if math.isnan(arm.speed) else f"{arm.speed:.2f}",

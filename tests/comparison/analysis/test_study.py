@@ -225,6 +225,12 @@ def test_verdict_names_reason_of_crashes(tmp_path):
     assert "cells crashed (the first: out of memory)" in " ".join(study.verdict)
 
 
+@pytest.mark.parametrize(("state", "advice"), [("stuck", "other"), ("diverged", "lower")])
+def test_advice_at_a_single_learning_rate(tmp_path, state, advice):
+    study = make_study(tmp_path, lambda cell: state, wiring="pre_ln", depth=2, lr="1e-3", warmup=0)
+    assert f"no cell trained: try more steps, {advice} learning rates" in study.verdict[0]
+
+
 def test_counts_of_several_arms_are_those_of_each(tmp_path):
     study = make_study(tmp_path, lambda cell: "stuck", wiring="pre_ln,b2t", depth=6)
     assert study.verdict[1] == "At depth 6 pre_ln and b2t did not train (18 stuck each)."

@@ -114,6 +114,18 @@ class ArmSummary:
     closest: Setting | None = None
     """If no cell trained, the setting with the lowest mean loss, of those where no seed diverged
     and all are finished."""
+    objective: Objective = VALIDATION_LOSS
+    """What cells are judged by; `loss` and `behind` are losses, `value` and `gap` are not."""
+
+    @property
+    def value(self) -> Estimate | None:
+        """Mean over the seeds of what cells are judged by; `loss` with the sign of the metric."""
+        return self.objective.to_estimate(self.loss) if self.loss else None
+
+    @property
+    def gap(self) -> Estimate | None:
+        """Value minus the value of the best arm; `behind` with the sign of the metric."""
+        return self.objective.to_estimate(self.behind) if self.behind else None
 
     @property
     def is_undecided(self) -> bool:
@@ -142,17 +154,9 @@ class ArmSummary:
         return "" if self.whole else "not every seed"
 
     def __str__(self) -> str:
-        return self.format()
-
-    def format(self, objective: Objective = VALIDATION_LOSS) -> str:
-        """Return the summary as a line of text.
-
-        objective: what cells are judged by.
-        """
         states = ", ".join(f"{count} {state}" for state, count in self.states.items() if count)
         best = f"; best at {self.format_best()}" if self.best else ""
-        value = objective.to_estimate(self.loss).format() if self.loss else ""
-        loss = f", {objective.column} {value}" if value else ""
+        loss = f", {self.objective.column} {self.value.format()}" if self.value else ""
         behind = f", {self.behind.format()} behind the best" if self.behind else ""
         return f"{self.arm.name}, depth {self.depth}: {states}{best}{loss}{behind}"
 

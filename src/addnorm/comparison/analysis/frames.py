@@ -76,7 +76,6 @@ def summary_records(study: "Study") -> list[dict[str, Any]]:
 
 def _summary_record(study: "Study", line: ArmSummary) -> dict[str, Any]:
     objective = study.task.objective
-    loss = objective.to_estimate(line.loss) if line.loss else None
     values: dict[str, Any] = {"arm": line.arm.name, "depth": line.depth}
     values |= {axis_column(name): to_plain(value) for name, value in line.arm.extras}
     values |= {state: line.states.get(state, 0) for state in STATES}
@@ -84,7 +83,7 @@ def _summary_record(study: "Study", line: ArmSummary) -> dict[str, Any]:
     values["best"] = line.best.format() if line.best else ""
     values["edge"] = line.edge
     for name, estimate in (
-        (objective.column, loss),
+        (objective.column, line.value),
         (study.score.name, line.score),
         ("behind", line.behind),
     ):

@@ -118,7 +118,12 @@ class Study:
     @cached_property
     def summary(self) -> tuple[ArmSummary, ...]:
         """Summary of each arm at each depth."""
-        return summarize(self.cells, score=self.score.name, level=self.spec.confidence_level)
+        return summarize(
+            self.cells,
+            score=self.score.name,
+            level=self.spec.confidence_level,
+            objective=self.task.objective,
+        )
 
     @cached_property
     def verdict(self) -> tuple[str, ...]:
@@ -134,7 +139,7 @@ class Study:
     def __str__(self) -> str:
         done = sum(each.state != "waiting" for each in self.cells)
         head = f"{self.spec.task} comparison in {self.folder}: {done} of {len(self.cells)} cells"
-        lines = [f"  {each.format(self.task.objective)}" for each in self.summary]
+        lines = [f"  {each}" for each in self.summary]
         return "\n".join([head, *lines, *self.verdict])
 
     def _repr_html_(self) -> str:
@@ -145,7 +150,7 @@ class Study:
                 line.depth,
                 ", ".join(f"{count} {state}" for state, count in line.states.items() if count),
                 line.format_best(),
-                objective.to_estimate(line.loss).format() if line.loss else "",
+                line.value.format() if line.value else "",
                 line.behind.format() if line.behind else "best" if line.leads else "",
             )
             for line in self.summary

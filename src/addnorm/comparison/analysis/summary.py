@@ -15,6 +15,7 @@ from addnorm.comparison.analysis.arm_summary import (
 )
 from addnorm.comparison.cell_result import CellResult
 from addnorm.comparison.grid import Cell
+from addnorm.comparison.outcomes import VALIDATION_LOSS, Objective
 from addnorm.comparison.statistics import CONFIDENCE_LEVEL, Estimate, paired_difference
 
 REFERENCE_WIRING = "pre_ln"
@@ -42,7 +43,11 @@ class EndedCell(Protocol):
 
 
 def summarize(
-    cells: Sequence[EndedCell], *, score: str, level: float = CONFIDENCE_LEVEL
+    cells: Sequence[EndedCell],
+    *,
+    score: str,
+    level: float = CONFIDENCE_LEVEL,
+    objective: Objective = VALIDATION_LOSS,
 ) -> tuple[ArmSummary, ...]:
     """Return a summary for each arm at each depth, ordered by depth.
 
@@ -50,6 +55,7 @@ def summarize(
         cells: the cells of a comparison
         score: name of the primary score
         level: confidence level of the intervals
+        objective: what cells are judged by
     """
     depths = sorted({each.cell.depth for each in cells})
     lines: list[ArmSummary] = []
@@ -68,7 +74,7 @@ def summarize(
             )
             for arm in arms
         ]
-        lines += _mark_best(summaries, level)
+        lines += (replace(line, objective=objective) for line in _mark_best(summaries, level))
     return tuple(lines)
 
 

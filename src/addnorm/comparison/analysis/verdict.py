@@ -63,7 +63,9 @@ def _describe_best(
         if all(set(line.states) <= UNKNOWN_STATES for line in lines):
             return f"At depth {depth} no cell ran to its end."
         edges = {line.edge for line in lines}
-        rates = "higher" if edges == {"highest"} else "lower"
+        rates = "higher" if edges == {"highest"} else "lower" if edges == {"lowest"} else "other"
+        if rates == "other" and any(line.states.get("diverged") for line in lines):
+            rates = "lower"
         return (
             f"At depth {depth} no cell trained: try more steps, {rates} learning rates, or warm-up."
         )

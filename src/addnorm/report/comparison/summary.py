@@ -6,7 +6,6 @@ from markupsafe import Markup
 
 from addnorm.comparison.analysis.arm_summary import ArmSummary, StableRange, warmup_label
 from addnorm.comparison.analysis.study import Study
-from addnorm.comparison.outcomes import Objective
 from addnorm.comparison.statistics import Estimate
 from addnorm.report.comparison.stability import OutcomeCounts
 from addnorm.report.format import MISSING
@@ -30,7 +29,6 @@ def build_summary_section(study: Study, styles: dict[str, ArmStyle]) -> list[Par
 
 
 def _row(line: ArmSummary, styles: dict[str, ArmStyle], study: Study) -> list[object]:
-    value = study.task.objective.to_estimate(line.loss) if line.loss else None
     score = [_format_estimate(line.score, digits=study.score.digits)] if study.has_scores else []
     return [
         styles[line.arm.name],
@@ -38,9 +36,9 @@ def _row(line: ArmSummary, styles: dict[str, ArmStyle], study: Study) -> list[ob
         OutcomeCounts(line.states),
         _format_ranges(line.stable),
         _format_setting(line.format_best()),
-        _format_estimate(value),
+        _format_estimate(line.value),
         *score,
-        "best" if line.leads else _format_gap(line, study.task.objective),
+        "best" if line.leads else _format_gap(line),
         f"{line.speed:.2f}" if math.isfinite(line.speed) else MISSING,
         f"{line.memory / 2**20:,.0f} MB" if math.isfinite(line.memory) else MISSING,
     ]
@@ -61,12 +59,12 @@ def _format_setting(text: str) -> Markup:
     return Markup(", ").join(map(_no_wrap, setting.split(", "))) + parenthesis + notes
 
 
-def _format_gap(line: ArmSummary, objective: Objective) -> str:
+def _format_gap(line: ArmSummary) -> str:
     if line.loss is None:
         return MISSING
-    if line.behind is None:
+    gap = line.gap
+    if gap is None:
         return "no common seed"
-    gap = objective.to_estimate(line.behind)
     if gap.half is None:
         return f"{gap.mean:+.3f}"
     if not gap.excludes_zero:

@@ -30,15 +30,13 @@ def render_latex(study: Study) -> str:
     head += ["gap to best", "trained"]
     lines = []
     for line in study.summary:
-        loss = objective.to_estimate(line.loss) if line.loss else None
-        gap = objective.to_estimate(line.behind) if line.behind else None
         cells = [
             escape_latex(line.arm.name),
             str(line.depth),
             escape_latex(line.format_best()),
-            format_estimate(loss, bold=line.leads),
+            format_estimate(line.value, bold=line.leads),
             *([format_estimate(line.score, digits=score.digits)] if score else []),
-            "best" if line.leads else format_estimate(gap, signed=True),
+            "best" if line.leads else format_estimate(line.gap, signed=True),
             _count_trained(line),
         ]
         lines.append("    " + " & ".join(cells) + r" \\")
