@@ -305,8 +305,8 @@ def test_differences_of_many_arms_are_corrected(tmp_path):
     assert all(each.behind.excludes_zero for each in lines[1:])
     # Of three pairs, p = 0.026 for b2t is above 0.05 / 3.
     assert describe_chance(lines, 0.95) == [
-        "With 3 arms at depth 6, some differ by chance: corrected for the 3 pairs, b2t is within "
-        "noise, too."
+        "With 3 arms at depth 6, some may differ by chance: corrected for the 3 pairs, b2t is "
+        "within noise, too."
     ]
     assert describe_chance(lines[:2], 0.95) == []  # one pair needs no correction
     assert describe_chance(lines, 0.95)[0] in build_verdict(lines, study.cells, seeds=3)

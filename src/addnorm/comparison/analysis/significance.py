@@ -37,8 +37,9 @@ def describe_chance(lines: Sequence[ArmSummary], level: float) -> list[str]:
         if names:
             verb = "is" if len(names) == 1 else "are"
             sentences.append(
-                f"With {len(known)} arms at depth {best.depth}, some differ by chance: corrected "
-                f"for the {num_pairs} pairs, {join_names(names)} {verb} within noise, too."
+                f"With {len(known)} arms at depth {best.depth}, some may differ by chance: "
+                f"corrected for the {num_pairs} pairs, {join_names(names)} {verb} within noise, "
+                "too."
             )
     return sentences
 
