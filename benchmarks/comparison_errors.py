@@ -5,8 +5,8 @@
 Losses are normal numbers with the same mean for all arms, plus a part that all arms share by seed.
 The rules are those of `addnorm compare`: differences to the arm with the lowest mean, paired by
 seed; `--until decided` gives half as many seeds again to the best arm and those too close to it,
-up to a budget of added cells. "corrected" counts comparisons in which an arm is worse also at a
-level corrected for all pairs; the verdict names the arms that are not.
+up to a budget of added cells. "corrected" counts comparisons in which an arm is worse also by the
+interval for all pairs together; the verdict names the arms that are not.
 """
 
 import argparse
@@ -17,6 +17,7 @@ from addnorm.comparison.statistics import (
     Estimate,
     paired_difference,
     sequential_level,
+    simultaneous_half_width,
 )
 
 SHARED_DEVIATION = 0.5
@@ -79,12 +80,9 @@ def compare_equal_arms(
             arms.add_seeds(arm, total)
         budget, looks = budget - cost, looks + 1
     level = sequential_level(looks) if looks else CONFIDENCE_LEVEL
-    pairs = num_arms * (num_arms - 1) // 2
-    plain, corrected = (
-        any(each.excludes_zero for each in arms.differences(1 - (1 - level) / count).values())
-        for count in (1, pairs)
-    )
-    return plain, corrected
+    half = simultaneous_half_width(arms.losses, level=level)
+    worse = [abs(each.mean) for each in arms.differences(level).values() if each.excludes_zero]
+    return bool(worse), half is not None and any(gap > half for gap in worse)
 
 
 def main() -> None:

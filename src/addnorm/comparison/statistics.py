@@ -82,6 +82,37 @@ def paired_difference(
     return Estimate.from_values([ours[seed] - theirs[seed] for seed in shared], level=level)
 
 
+def simultaneous_half_width(
+    arms: Sequence[Mapping[int, float]], *, level: float = CONFIDENCE_LEVEL
+) -> float | None:
+    """Return the half width of intervals that hold for all pairs of arms together.
+
+    half = t(1 - (1 - level) / (k * (k - 1)), (k - 1) * (n - 1)) * s * sqrt(2 / n)
+
+    s: standard deviation of the losses around the means of their arm and seed; k: number of arms;
+    n: number of common seeds. The correction for the pairs is Bonferroni's. The arms share s,
+    because a few seeds tell too little about the noise of each pair.
+
+    Args:
+        arms: losses of each arm by seed
+        level: confidence level
+
+    Returns:
+        the half width; None for fewer than two arms or two common seeds
+    """
+    if len(arms) < 2:
+        return None
+    shared = sorted(set.intersection(*(set(each) for each in arms)))
+    if len(shared) < 2:
+        return None
+    losses = np.array([[each[seed] for seed in shared] for each in arms])
+    residuals = losses - losses.mean(1, keepdims=True) - losses.mean(0) + losses.mean()
+    freedom, num_pairs = (len(arms) - 1) * (len(shared) - 1), len(arms) * (len(arms) - 1) // 2
+    deviation = math.sqrt(float((residuals**2).sum()) / freedom)
+    quantile = float(special.stdtrit(freedom, 1 - (1 - level) / (2 * num_pairs)))
+    return quantile * deviation * math.sqrt(2 / len(shared))
+
+
 def detectable_difference(
     deviation: float, count: int, *, level: float = CONFIDENCE_LEVEL
 ) -> float:

@@ -14,7 +14,7 @@ from addnorm.comparison.analysis.study import Study
 from addnorm.comparison.analysis.summary import _mark_best
 from addnorm.comparison.analysis.verdict import build_verdict
 from addnorm.comparison.parse import parse_comparison
-from addnorm.comparison.statistics import Estimate, detectable_difference
+from addnorm.comparison.statistics import Estimate, detectable_difference, simultaneous_half_width
 from addnorm.core.errors import UserError
 from addnorm.core.files import write_json
 from addnorm.report.comparison.page import write_comparison_report
@@ -294,19 +294,19 @@ def test_power_of_the_seeds_is_stated(tmp_path):
 
 def test_differences_of_many_arms_are_corrected(tmp_path):
     study = make_study(tmp_path, wiring="pre_ln,b2t,rezero,post_ln", depth=6, warmup=0, lr="1e-3")
-    arms = ("pre_ln", "b2t", "rezero")
-    shifts = {"pre_ln": (0.0, 0.0, 0.0), "b2t": (0.04, 0.05, 0.07), "rezero": (1.0, 1.01, 1.02)}
+    shifts = {"pre_ln": (0.0, 0.0, 0.0), "b2t": (0.02, 0.03, 0.04), "rezero": (1.05, 1.0, 1.02)}
     lines = []
-    for name in arms:
-        losses = {seed: 0.5 + shift for seed, shift in enumerate(shifts[name])}
+    for name, values in shifts.items():
+        losses = {seed: 0.5 + shift for seed, shift in enumerate(values)}
         line = replace(line_of(study, name, 6), losses=losses)
         lines.append(replace(line, loss=Estimate.from_values(list(losses.values()))))
     lines = _mark_best([replace(each, leads=False, behind=None) for each in lines], 0.95)
     assert all(each.behind.excludes_zero for each in lines[1:])
-    # Of three pairs, p = 0.026 for b2t is above 0.05 / 3.
+    half = simultaneous_half_width([each.losses for each in lines])
+    assert 0.03 < half < 1
     assert describe_chance(lines, 0.95) == [
-        "With 3 arms at depth 6, some may differ by chance: corrected for the 3 pairs, b2t is "
-        "within noise, too."
+        "With 3 arms at depth 6, some may differ by chance: if the intervals are to hold for all "
+        f"pairs together (± {half:.3f}), b2t is within noise, too."
     ]
     assert describe_chance(lines[:2], 0.95) == []  # one pair needs no correction
     assert describe_chance(lines, 0.95)[0] in build_verdict(lines, study.cells, seeds=3)

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from addnorm.comparison.analysis.arm_summary import ArmSummary, join_names
 from addnorm.comparison.statistics import (
     detectable_difference,
-    paired_difference,
     seeds_to_detect,
+    simultaneous_half_width,
 )
 
 ROUNDING = 1e-6
@@ -15,31 +15,29 @@ ROUNDING = 1e-6
 
 
 def describe_chance(lines: Sequence[ArmSummary], level: float) -> list[str]:
-    """Return a sentence for each depth with arms that look worse only because there are many.
+    """Return a sentence for each depth with arms that may look worse because there are many.
 
     The interval of a difference is right for two arms. Of many equal arms, the lucky one is called
     the best, and some others then differ from it. The sentence names the arms whose difference is
-    within noise after Bonferroni's correction for all pairs: the best arm is not known beforehand.
+    within the interval for all pairs together (all, as the best arm is not known beforehand).
     """
     sentences = []
     for best in (line for line in lines if line.leads):
-        known = [line for line in lines if line.depth == best.depth and line.loss is not None]
-        num_pairs = len(known) * (len(known) - 1) // 2
-        names = []
-        for line in known:
-            if line.behind is None or not line.behind.excludes_zero:
-                continue
-            corrected = paired_difference(
-                line.losses, best.losses, level=1 - (1 - level) / num_pairs
-            )
-            if corrected is not None and not corrected.excludes_zero:
-                names.append(line.arm.name)
-        if names:
+        known = [line for line in lines if line.depth == best.depth and line.losses]
+        half = simultaneous_half_width([line.losses for line in known], level=level)
+        if half is None:
+            continue
+        names = [
+            line.arm.name
+            for line in known
+            if line.behind and line.behind.excludes_zero and abs(line.behind.mean) <= half
+        ]
+        if names and len(known) > 2:
             verb = "is" if len(names) == 1 else "are"
             sentences.append(
-                f"With {len(known)} arms at depth {best.depth}, some may differ by chance: "
-                f"corrected for the {num_pairs} pairs, {join_names(names)} {verb} within noise, "
-                "too."
+                f"With {len(known)} arms at depth {best.depth}, some may differ by chance: if the "
+                f"intervals are to hold for all pairs together (± {half:.3f}), {join_names(names)} "
+                f"{verb} within noise, too."
             )
     return sentences
 
