@@ -5,9 +5,11 @@ import math
 import os
 import re
 import signal
+import sys
 import threading
 import time
 from multiprocessing import forkserver
+from multiprocessing.spawn import get_preparation_data
 from pathlib import Path
 
 import pytest
@@ -17,7 +19,7 @@ from addnorm.comparison.callbacks import ComparisonCallback
 from addnorm.comparison.cell_job import Job
 from addnorm.comparison.cell_result import CellResult, sidecar_path
 from addnorm.comparison.engines import ENGINES, make_engine
-from addnorm.comparison.engines.local import LocalEngine
+from addnorm.comparison.engines.local import LocalEngine, _hide_missing_script
 from addnorm.comparison.halving import stop_worse_half
 from addnorm.comparison.parse import parse_comparison
 from addnorm.comparison.run import run_comparison
@@ -395,6 +397,17 @@ def test_address_without_a_cluster_is_rejected():
 def test_unknown_engine_is_rejected():
     with pytest.raises(UserError, match="did you mean 'ray'"):
         make_engine("rai")
+
+
+@pytest.mark.parametrize(("file", "is_run"), [("<stdin>", False), (__file__, True)])
+def test_cells_run_the_script_only_if_it_is_a_file(monkeypatch, file, is_run):
+    """Cells of `python - < script.py` crashed: there is no file called <stdin>."""
+    monkeypatch.setattr(sys.modules["__main__"], "__file__", file, raising=False)
+    monkeypatch.setattr(sys.modules["__main__"], "__spec__", None)
+    with _hide_missing_script():
+        data = get_preparation_data("cell")
+    assert ("init_main_from_path" in data) == is_run
+    assert sys.modules["__main__"].__file__ == file
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="no /proc here")

@@ -14,11 +14,12 @@ import signal
 import sys
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from multiprocessing import forkserver, resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
+from pathlib import Path
 
 import torch
 
@@ -118,7 +119,8 @@ class LocalEngine(Engine):
             target=_run_in_process, args=(job, sender, gpus), daemon=False
         )
         _start_server()  # again, if it was killed
-        process.start()
+        with _hide_missing_script():
+            process.start()
         sender.close()
         return _RunningCell(job, process, receiver, gpus)
 
@@ -150,6 +152,24 @@ def _start_server() -> None:
     resource_tracker.ensure_running()  # first, because it unblocks signals
     with block_signals():
         forkserver.ensure_running()
+
+
+@contextlib.contextmanager
+def _hide_missing_script() -> Iterator[None]:
+    """Keep new processes from running the file of `__main__` if there is none.
+
+    `python - < script.py` calls it "<stdin>". What cells need of a script, they get by value.
+    """
+    main = sys.modules["__main__"]
+    file = getattr(main, "__file__", None)
+    if file is None or Path(file).exists():
+        yield
+        return
+    main.__file__ = None
+    try:
+        yield
+    finally:
+        main.__file__ = file
 
 
 def _forward_messages(cell: _RunningCell, on_event: EventHandler) -> None:
@@ -189,7 +209,8 @@ def _exit_reason(cell: _RunningCell, code: int | None) -> str:
         name = signal.Signals(-code).name
         hint = "; out of memory, or killed manually" if name == "SIGKILL" else ""
         return f"the process was killed by {name}{hint}"
-    return f"the process exited with code {code}; see {sidecar_path(cell.job.folder, LOG_SUFFIX)}"
+    log = sidecar_path(cell.job.folder, LOG_SUFFIX)
+    return f"the process exited with code {code}" + (f"; see {log}" if log.exists() else "")
 
 
 def _run_in_process(job: Job, pipe: Connection, gpus: tuple[int, ...]) -> None:
