@@ -43,6 +43,7 @@ def cluster():
     try:
         nodes.append(_start_node(*head))
         _wait_for_port(nodes[0], port)
+        _wait_for_head(nodes[0], f"127.0.0.1:{port}")
         nodes.append(_start_node(f"--address=127.0.0.1:{port}"))
         yield f"127.0.0.1:{port}"
     finally:
@@ -79,6 +80,19 @@ def _wait_for_port(head, port):
             assert head.poll() is None, "`ray start` failed"
             assert time.monotonic() < deadline, "`ray start` timed out"
             time.sleep(0.1)
+
+
+def _wait_for_head(head, address):
+    """On a busy machine the port is open long before the head takes nodes; they exit before."""
+    deadline = time.monotonic() + START_TIMEOUT_SECONDS
+    while True:
+        try:
+            RayEngine(address=address)
+            return
+        except UserError:
+            assert head.poll() is None, "`ray start` failed"
+            assert time.monotonic() < deadline, "`ray start` timed out"
+            time.sleep(0.5)
 
 
 @pytest.mark.slow  # 40 s on an idle machine: each task imports torch in a new process
