@@ -15,7 +15,6 @@ from tools.claims_docs import copy_results
 DOCS = Path(__file__).parents[2] / "docs" / "claims"
 COMMITTED = sorted(path.parent.name for path in DOCS.glob(f"*/{RESULT}"))
 WAITING: set[str] = {
-    "ln_scaling_limits_growth",
     "rate_transfers_with_deepnorm",
     "rate_transfers_with_post_ln",
     "rate_transfers_with_pre_ln",
