@@ -79,6 +79,17 @@ def stream_growth(good, noise):
     )
 
 
+def ln_scaling_limits_growth(good, noise):
+    for arm, power in (("pre_ln", 1.5), ("ln_scaling", 0.5 if good else 1.6)):
+        yield from profile(
+            "square",
+            arm,
+            ("layer", range(1, 33)),
+            lambda n, s, p=power: 1 + n ** (p + 2 * spread(s, noise) * (p == 1.5)),
+        )
+        yield from profile("share", arm, ("layer", range(1, 33)), lambda n, s: 1 / n)
+
+
 def residual_dependency(good, noise):
     for arm, power in (("post_ln", 0.0), ("pre_ln", -1.0 if good else 0.0)):
         yield from profile(
@@ -380,6 +391,7 @@ ROWS = {
             *(radam_replaces_warmup, rms_norm_equals_layer_norm, gain_and_bias_overfit),
             *(fix_norm_helps_little_data, attention_resists_corrupted_cells),
             *(deep_post_ln_fails_on_multi30k, rms_norm_equals_layer_norm_on_wikitext),
+            ln_scaling_limits_growth,
             *(statistics_gradients_matter, dyt_helps_small_data, batch_norm_is_worse),
         )
     },

@@ -34,6 +34,7 @@ from addnorm.claims.catalogue.gain_and_bias_overfit import GainAndBiasOverfit
 from addnorm.claims.catalogue.gradient_product import GradientProduct
 from addnorm.claims.catalogue.last_gradient import LastGradient
 from addnorm.claims.catalogue.layer_norm_length import LayerNormLength
+from addnorm.claims.catalogue.ln_scaling_limits_growth import LNScalingLimitsGrowth
 from addnorm.claims.catalogue.one_update import OneUpdate
 from addnorm.claims.catalogue.position_lost import PositionLost
 from addnorm.claims.catalogue.post_ln_needs_warmup import PostLnNeedsWarmup
@@ -94,6 +95,7 @@ __all__ = [
     "GradientProduct",
     "LastGradient",
     "LayerNormLength",
+    "LNScalingLimitsGrowth",
     "OneUpdate",
     "PositionLost",
     "PostLnNeedsWarmup",

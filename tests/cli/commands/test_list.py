@@ -137,6 +137,8 @@ def test_year_selects_in_every_family(addnorm):
     [
         (["wirings", "--year", "1950"], "no wirings meet these conditions"),
         (["norms", "--needs-no-warmup"], "expected the family wirings"),
+        (["--folds-to", "pre_ln", "--year", "1999"], "no wirings meet these conditions"),
+        (["--year", "1066"], "no members meet these conditions"),
         (["wirings", "--folds-to", "b2t"], "--folds-to: expected one of none, post_ln, pre_ln"),
     ],
 )
@@ -144,3 +146,10 @@ def test_filters_without_members_are_one_line_errors(addnorm, arguments, message
     result = addnorm("list", *arguments)
     assert (result.code, result.out) == (2, "")
     assert message in result.err and result.err.count("\n") == 1
+
+
+def test_year_without_a_family_lists_members_of_all_families(addnorm):
+    cards = json.loads(addnorm("list", "--year", "2025", "--json").out)
+    names = {card["name"]: card["group"] for card in cards}
+    assert names["dyt"] == "norms" and names["mudd"] == "wirings" and names["muon"] == "optimizers"
+    assert {card["year"] for card in cards} == {2025}

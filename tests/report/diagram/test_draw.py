@@ -197,11 +197,12 @@ def test_formula_is_wrapped_at_statements_and_list_at_commas():
 def test_options_inside_sub_layers_are_in_the_boxes():
     options = {"qk_norm": "rms_head", "gate": "head", "sink": "learned", "exclusive": True}
     options |= {"value_residual": "half", "value_embed": True, "canon": "ABCD", "window": (4, None)}
+    options |= {"kv_heads": 3}
     svg = draw(["pre_ln"], options=options | {"activation": "relu2", "cap": 50.0})
     for text in (
         *("norm: query, key", "gate: head", "sink: learned", "exclusive", "+ values of layer 1"),
         *("+ value embedding", "canon: A, B", "canon: C, D", "window: 4 / all", "relu2"),
-        "cap: 50.0",
+        *("cap: 50.0", "key heads: 3"),
     ):
         assert f">{text}<" in svg, text
     diagram = compute_layout(build_block_diagram("pre_ln", decoder=True, options=options))
@@ -209,6 +210,27 @@ def test_options_inside_sub_layers_are_in_the_boxes():
     assert boxes[0].h > boxes[-1].h > 0
     with pytest.raises(UserError, match="unknown option of a diagram 'gates'; did you mean 'gate'"):
         draw(["pre_ln"], options={"gates": "head"})
+
+
+@pytest.mark.parametrize(
+    ("wiring", "options", "message"),
+    [
+        ("pre_ln", {"gate": "foo"}, "gate: expected 'none', 'element' or 'head', got 'foo'"),
+        ("pre_ln", {"canon": "CA"}, "canon: expected letters of ABCD in order"),
+        ("pre_ln", {"kv_heads": 0}, "kv_heads"),
+        ("pre_ln", {"experts_per_token": 3}, "experts_per_token"),
+        ("ngpt", {"qk_norm": "rms_head"}, "the wiring brings its own"),
+    ],
+    ids=str,
+)
+def test_options_that_no_model_has_are_not_drawn(wiring, options, message):
+    with pytest.raises(UserError, match=message):
+        draw([wiring], options=options)
+
+
+def test_unroll_and_depth_exclude_each_other():
+    with pytest.raises(UserError, match="depth: expected none with unroll=3"):
+        draw(["pre_ln"], unroll=3, depth=5)
 
 
 @pytest.mark.parametrize(

@@ -40,16 +40,19 @@ def list_members(
     from addnorm.cli.output import make_console, write_json, write_page
 
     filters = Filters(needs_no_warmup, folds_to, year)
-    if family is None and filters.are_set:
+    if family is None and (needs_no_warmup or folds_to is not None):
         family = "wirings"
-    if family is None:
+    if family is None and not filters.are_set:
         counts = {name: len(read_cards(name)) for name in FAMILIES}
         if json:
             write_json([{"family": name, "count": count} for name, count in counts.items()])
         else:
             write_page(make_console(), _counts(counts))
         return
-    cards = filters.select(family, read_cards(family))
+    if family is None:
+        cards = filters.select("members", _read_all_cards())
+    else:
+        cards = filters.select(family, read_cards(family))
     if json:
         write_json(cards)
         return
@@ -87,6 +90,11 @@ class Filters:
             raise UserError(
                 f"expected the family wirings with --needs-no-warmup or --folds-to, got {family}"
             )
+        targets = sorted({card["folds_to"] for card in cards if card.get("folds_to")})
+        if self.folds_to is not None and self.folds_to not in targets:
+            raise UserError(
+                f"--folds-to: expected one of {', '.join(targets)}, got {self.folds_to!r}"
+            )
         selected = [
             card
             for card in cards
@@ -94,14 +102,14 @@ class Filters:
             and (self.folds_to is None or card["folds_to"] == self.folds_to)
             and (self.year is None or card["year"] == self.year)
         ]
-        if not selected and self.folds_to is not None:
-            targets = sorted({card["folds_to"] for card in cards if card["folds_to"]})
-            raise UserError(
-                f"--folds-to: expected one of {', '.join(targets)}, got {self.folds_to!r}"
-            )
         if not selected and self.are_set:
             raise UserError(f"no {family} meet these conditions; leave out one of them")
         return selected
+
+
+def _read_all_cards() -> list[CardFacts]:
+    """Return the cards of all families, each in a group of the family's name."""
+    return [{**card, "group": name} for name in FAMILIES for card in read_cards(name)]
 
 
 def _counts(counts: dict[str, int]) -> "RenderableType":

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from addnorm.core.errors import UnknownNameError, UserError, unknown_name_message
+from addnorm.models import Config, build
 from addnorm.models.presets import PRESETS, Preset
 from addnorm.report.diagram.blocks import BlockDiagram, build_block_diagram, name_norms
 from addnorm.report.diagram.layout import compute_layout
@@ -52,6 +53,10 @@ def draw(
         )
     if theme not in THEMES:
         raise UserError(unknown_name_message("theme", theme, THEMES))
+    if unroll and depth is not None:
+        raise UserError(
+            f"depth: expected none with unroll={unroll}, which is the number of layers, got {depth}"
+        )
     settings: dict[str, Any] = {"decoder": decoder, "depth": depth, "unroll": unroll}
     settings["options"] = options
     blocks = [each for name in names for each in build_blocks(name, **settings)]
@@ -76,7 +81,21 @@ def build_blocks(
         raise UnknownNameError(unknown_name_message("wiring or preset", name, [*wirings, *PRESETS]))
     depth = DEFAULT_DEPTH if depth is None else depth
     sizes: dict[str, Any] = {"decoder": decoder, "depth": depth, "unroll": unroll}
-    return [build_block_diagram(name, **sizes, options=options)]
+    return [build_block_diagram(name, **sizes, options=_check_options(name, options or {}))]
+
+
+def _check_options(wiring: str, options: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return options that a model with the wiring accepts; raise a `UserError` for any others."""
+    for name in options:
+        if name not in OPTIONS:
+            raise UserError(unknown_name_message("option of a diagram", name, OPTIONS))
+    if not options:
+        return options
+    key_heads = options.get("kv_heads")
+    heads = 2 * key_heads if isinstance(key_heads, int) and key_heads > 0 else 2
+    sizes: dict[str, Any] = {"vocab": 8, "dim": 8 * heads, "heads": heads, "depth": 2}
+    build(Config(kind="lm", wiring=wiring, **sizes, **options), device="meta")
+    return options
 
 
 def preset_blocks(

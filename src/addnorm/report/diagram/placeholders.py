@@ -138,6 +138,7 @@ def describe_options(options: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
         f"gate: {get('gate')}" if get("gate", "none") != "none" else "",
         f"sink: {get('sink')}" if get("sink", "none") != "none" else "",
         f"cap: {get('cap')}" if get("cap") else "",
+        f"key heads: {get('kv_heads')}" if get("kv_heads") else "",
     ]
     own = [
         "exclusive" if get("exclusive") else "",
