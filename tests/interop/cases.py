@@ -164,6 +164,10 @@ LAYER_ROPES = {
 LLAMA3 = {"rope_type": "llama3", "rope_theta": 100.0, "factor": 4.0, "low_freq_factor": 1.0}
 LLAMA3 |= {"high_freq_factor": 3.0, "original_max_position_embeddings": 64}
 EXPERTS = {"num_local_experts": 5, "num_experts_per_tok": 2}
+GPT_OSS = GROUPED | EXPERTS | {"head_dim": 10, "sliding_window": 3}
+# Limits that the random weights of a test reach, other slopes, no windows, no biases of attention.
+GPT_OSS_OTHER = {"swiglu_limit": 0.02, "swiglu_alpha": 1.3, "attention_bias": False}
+GPT_OSS_OTHER |= {"layer_types": ["full_attention"] * 2, "hidden_act": "gelu"}
 OWN_EXPERTS = {"num_experts": 5, "num_experts_per_tok": 3, "moe_intermediate_size": 24}
 
 LLAMAS = [
@@ -261,6 +265,9 @@ LLAMAS = [
         "GraniteMoeConfig",
         GROUPED | EXPERTS | {"residual_multiplier": 0.22, "logits_scaling": 2.0},
     ),
+    Case("GptOssForCausalLM", "GptOssConfig", GPT_OSS),
+    Case("GptOssForCausalLM", "GptOssConfig", GPT_OSS | GPT_OSS_OTHER, "other"),
+    Case("GptOssModel", "GptOssConfig", GPT_OSS | {"num_experts_per_tok": 1}),
     Case("OlmoeForCausalLM", "OlmoeConfig", GROUPED | OWN_EXPERTS),
     Case(
         "OlmoeForCausalLM", "OlmoeConfig", GROUPED | OWN_EXPERTS | {"norm_topk_prob": True}, "sum"

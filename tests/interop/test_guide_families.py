@@ -14,6 +14,7 @@ HEADINGS = {
     "fairseq": "decoders (from fairseq)",
     "whisper": "decoders (speech)",
     "llama": "decoders (LLaMA)",
+    "gpt_oss": "decoders (mixtures of experts)",
     "mixtures": "decoders (mixtures of experts)",
     "gated_decoders": "decoders (squared ReLU, xIELU, gated attention)",
     "seq2seq": "encoder-decoders",

@@ -24,6 +24,7 @@ from addnorm.interop.families import (
     fused_qkv,  # noqa: F401 registers its families
     gated_decoders,  # noqa: F401 registers its families
     gpt,  # noqa: F401 registers its families
+    gpt_oss,  # noqa: F401 registers its families
     llama,  # noqa: F401 registers its families
     mixtures,  # noqa: F401 registers its families
     modernbert,  # noqa: F401 registers its families

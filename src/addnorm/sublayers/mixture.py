@@ -33,7 +33,7 @@ class MixtureOfExperts(Sublayer):
     y = y + sigmoid(shared_gate(x)) * shared_expert(x)    with `shared_hidden`
 
     x, y: (B, L, dim)
-    router: dim -> experts, without bias
+    router: dim -> experts; has a bias if the experts have biases
     P: sum of the k chosen p_e, or 1 without `normalize`
     expert_e: `FeedForward` with `hidden` features
 
@@ -74,7 +74,7 @@ class MixtureOfExperts(Sublayer):
             return FeedForward(dim, width, activation=activation, bias=bias, dropout=dropout)
 
         self.dim, self.k, self.normalize = dim, k, normalize
-        self.router = nn.Linear(dim, experts, bias=False)
+        self.router = nn.Linear(dim, experts, bias=bias)  # gpt-oss has both
         self.experts = nn.ModuleList(make_expert(hidden) for _ in range(experts))
         self.shared_expert = None if shared_hidden is None else make_expert(shared_hidden)
         self.shared_gate = None if shared_hidden is None else nn.Linear(dim, 1, bias=False)
@@ -91,6 +91,8 @@ class MixtureOfExperts(Sublayer):
     def roles(self) -> Iterator[tuple[str, Tensor]]:
         for network in self.networks():
             yield from network.roles()
+        if self.router.bias is not None:
+            yield "bias", self.router.bias
 
     def find_plug_conflict(self, plugs: Plugs) -> str | None:
         if plugs.hidden is None and plugs.inner is None:
@@ -102,6 +104,8 @@ class MixtureOfExperts(Sublayer):
 
     def reset_parameters(self) -> None:
         init_normal_(self.router.weight, ROUTER_STD)
+        if self.router.bias is not None:
+            nn.init.zeros_(self.router.bias)
         if self.shared_gate is not None:
             init_normal_(self.shared_gate.weight, ROUTER_STD)
 

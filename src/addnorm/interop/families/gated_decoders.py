@@ -136,9 +136,6 @@ register_families(
     ),
 )
 
-REFUSED["gpt_oss"] = (
-    "its feed-forwards are mixtures of experts; its attention is SelfAttention(sink='learned')"
-)
 REFUSED["gemma3n_text"] = (
     "AltUp and per-layer embeddings are not supported; its augmented skip is laurel(form=gemma3n)"
 )
