@@ -84,8 +84,8 @@ def table_settings(source: ExportSource) -> dict[str, Any]:
 
 def predicts_in_float64(source: ExportSource) -> bool:
     """Return whether the estimator predicts in float64, which a graph in float32 does not."""
-    weight = next(source.model.parameters())
-    return weight.dtype == torch.float64 or not has_exact_widths(source.model)
+    model = source.estimator.module_
+    return next(model.parameters()).dtype == torch.float64 or not has_exact_widths(model)
 
 
 def write_preprocessing(estimator: Any, folder: Path) -> None:
