@@ -36,6 +36,8 @@ OTHERS = [
     ("lm", {"activation": "poly_norm"}),
     ("lm", {"experts": 4, "activation": "swiglu", "shared_ffn_dim": 12}),
     ("seq2seq", {"gate": "element", "sink": "learned", "value_residual": "half"}),
+    ("lm", {"positions": "rotary(scaling=dynamic, length=5)"}),
+    ("lm", {"positions": "rotary(scaling=longrope, short='1.0 2.0', long='2.0 3.0', length=5)"}),
     ("prefix_lm", {}),
     ("masked_lm", {"types": 2, "head_layer": True, "activation": "gelu"}),
     ("classifier", {"pooling": "mean", "pooler": True}),

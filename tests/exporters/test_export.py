@@ -248,6 +248,25 @@ def test_every_task_exports(run_folder, tmp_path, task, to):
     assert report.proof.greedy is None or report.proof.greedy[0] == report.proof.greedy[1]
 
 
+@pytest.mark.slow
+def test_a_program_that_cannot_be_written_does_not_abort_the_process(tmp_path):
+    """The writer of torch throws from a destructor, which no Python code can catch."""
+    code = f"""
+import resource, signal
+import addnorm
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
+model = addnorm.build(kind="classifier", vocab=500, classes=2, dim=64, depth=1, heads=2)
+try:
+    addnorm.export(model, to="torch", out={str(tmp_path / "out")!r})
+except OSError as error:
+    print("OSError", error.errno)
+"""
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (result.returncode, result.stdout.split()) == (0, ["OSError", str(errno.EFBIG)])
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize("to", ["torch", pytest.param("onnx", marks=pytest.mark.slow)])
 def test_prompts_of_different_lengths_decode_alike(tmp_path, to):
     """Padding on the left sees no key at all, and must not spoil the tokens that see it."""

@@ -52,6 +52,11 @@ CASES = [
         | ROTARY
         | {"positions": "rotary(scaling=longrope, short='1.0 2.0', long='2.0 3.0', length=5)"},
     ),
+    (
+        "llama",
+        "lm",
+        LM | ROTARY | {"positions": "rotary(scaling=dynamic, factor=4.0, length=5)", "heads": 2},
+    ),
     ("qwen3", "lm", LM | ROTARY | {"qk_norm": "rms_head", "scale": 0.7}),
     (
         "gemma2",

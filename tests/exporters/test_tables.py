@@ -7,8 +7,10 @@ import pytest
 
 import addnorm
 from addnorm.core.errors import ExportRefusedError, UserError
-from addnorm.exporters import open_exported_estimator
+from addnorm.exporters import TARGETS, open_exported_estimator
+from addnorm.exporters.source import open_source
 from addnorm.exporters.table_graph import make_odd_columns
+from addnorm.exporters.targets.base import ExportOptions
 from addnorm.tabular import TabularTransformerRegressor
 from tests.tabular.sample_tables import FRAME, LABELS, classifier, regressor
 
@@ -60,9 +62,18 @@ def test_graph_of_raw_columns_predicts_equally(exported, rows):
     assert outputs["label"].tolist() == estimator.predict(rows).tolist()
 
 
+@pytest.mark.parametrize(("dim", "grade"), [(12, "exact"), (8, "rounding")])
+def test_grade_tells_whether_the_estimator_predicts_in_float64(dim, grade):
+    """Widths that are no multiples of four, as the 10 of a feed-forward of 8, need float64."""
+    estimator = classifier(dim=dim, heads=1).fit(FRAME, LABELS)
+    prepared = TARGETS["torch"].prepare(open_source(estimator), ExportOptions())
+    assert prepared.grade == grade
+    assert any("float64" in note for note in prepared.notes) == (grade == "rounding")
+
+
 def test_estimator_of_the_folder_predicts_equally(exported):
     estimator, folder, report = exported
-    assert report.kind == "table" and report.grade == "rounding" and report.max_error < 1e-4
+    assert report.kind == "table" and report.max_error < 1e-4
     _, opened = open_exported_estimator(folder)
     np.testing.assert_allclose(opened.predict_proba(ODD), estimator.predict_proba(ODD), atol=1e-5)
     with pytest.raises(UserError, match="transform: expected a fitted estimator"):

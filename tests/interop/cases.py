@@ -157,6 +157,19 @@ LONGROPE_SHORT = LONGROPE | {
     "original_max_position_embeddings": 32,
     "rope_parameters": LONGROPE["rope_parameters"] | {"original_max_position_embeddings": 32},
 }
+LONGROPE_CROSSED = LONGROPE | {
+    "original_max_position_embeddings": 14,
+    "rope_parameters": LONGROPE["rope_parameters"] | {"original_max_position_embeddings": 14},
+}
+LONGROPE_WIDE = LONGROPE_CROSSED | {
+    "rope_parameters": LONGROPE_CROSSED["rope_parameters"]
+    | {"short_factor": [1.0 + n / 8 for n in range(8)]}
+    | {"long_factor": [1.0 + n for n in range(8)]}
+}
+DYNAMIC = {
+    "max_position_embeddings": 10,
+    "rope_parameters": {"rope_type": "dynamic", "rope_theta": 100.0, "factor": 3.0},
+}
 LAYER_ROPES = {
     "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e6},
     "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
@@ -231,6 +244,23 @@ LLAMAS = [
     ),
     Case("Phi3ForCausalLM", "Phi3Config", GROUPED | LONGROPE, "longrope"),
     Case("Phi3ForCausalLM", "Phi3Config", GROUPED | LONGROPE_SHORT, "longrope-short"),
+    Case("Phi3ForCausalLM", "Phi3Config", GROUPED | LONGROPE_CROSSED, "longrope-crossed"),
+    Case("LlamaForCausalLM", "LlamaConfig", WIDE | LONGROPE_WIDE, "longrope-crossed"),
+    Case("LlamaForCausalLM", "LlamaConfig", WIDE | DYNAMIC, "dynamic"),
+    Case(
+        "GPTNeoXForCausalLM",
+        "GPTNeoXConfig",
+        TEXT
+        | DYNAMIC
+        | {"rope_parameters": DYNAMIC["rope_parameters"] | {"partial_rotary_factor": 0.5}},
+        "dynamic",
+    ),
+    Case(
+        "LlamaForCausalLM",
+        "LlamaConfig",
+        WIDE | {"rope_parameters": YARN | {"mscale": 0.7, "mscale_all_dim": 0.4}},
+        "yarn-mscale",
+    ),
     Case("Gemma3ForCausalLM", "Gemma3TextConfig", GEMMA3),
     Case("Gemma3TextModel", "Gemma3TextConfig", GEMMA3 | {"rope_parameters": LAYER_ROPES}),
     Case("HeliumForCausalLM", "HeliumConfig", GROUPED | {"head_dim": 8}),

@@ -62,7 +62,6 @@ def test_unsupported_families_and_classes_are_rejected(case, message):
 
 
 ROPE = {"rope_theta": 1e4, "factor": 2.0}
-YARN = ROPE | {"rope_type": "yarn", "mscale": 0.7, "mscale_all_dim": 0.9}
 UNSUPPORTED = [
     ("Qwen3Moe", "ForCausalLM", GROUPED, {"mlp_only_layers": [1]}, "mlp_only_layers=[1]"),
     ("Mixtral", "ForCausalLM", GROUPED, {"router_jitter_noise": 0.1}, "router_jitter_noise=0.1"),
@@ -73,8 +72,13 @@ UNSUPPORTED = [
     ("Bert", "Model", BERT, {"is_decoder": True}, "is_decoder=True (only False"),
     ("MPNet", "Model", BERT, {"relative_attention_num_buckets": 16}, "buckets=16 (only 32"),
     ("Roberta", "ForMaskedLM", ROBERTA, {"hidden_act": "relu"}, "its head always uses gelu"),
-    ("Llama", "ForCausalLM", GROUPED, {"rope_parameters": ROPE | {"rope_type": "dynamic"}}, "'dyn"),
-    ("Llama", "ForCausalLM", GROUPED, {"rope_parameters": YARN}, "mscale=0.7"),
+    (
+        "Llama",
+        "ForCausalLM",
+        GROUPED,
+        {"rope_parameters": ROPE | {"rope_type": "proportional"}},
+        "'pro",
+    ),
     ("Llama", "ForCausalLM", GROUPED, {"is_causal": False}, "is_causal=False (not supported)"),
     ("Llama", "Model", GROUPED, {"partial_rotary_factor": 0.5}, "partial_rotary_factor=0.5 (this"),
     ("GPTNeoX", "ForCausalLM", TEXT, {"head_dim": 16}, "head_dim=16 (not supported)"),

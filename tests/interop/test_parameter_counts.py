@@ -76,6 +76,8 @@ SUPPORTED_SETTINGS = {
     "smollm3": {"no_rope_layers": [1] * 36},
     "exaone4": {"sliding_window": None, "layer_types": ["full_attention"] * 32},
     "ministral": {"head_dim": 128},  # transformers cannot build it without
+    "nemotron": {"num_key_value_heads": 48},  # likewise
+    "qwen3_next": {"layer_types": ["full_attention"] * 48, "mlp_only_layers": list(range(48))},
 }
 
 

@@ -235,6 +235,17 @@ def test_longrope_divides_by_its_own_numbers_up_to_a_length():
         make_positions("rotary(scaling=longrope, short='1.0', long='1.0 2.0')", dim=4, heads=1)
 
 
+def test_dynamic_scaling_grows_the_base_beyond_a_length():
+    positions = make_positions("rotary(scaling=dynamic, factor=3.0, length=4)", dim=8, heads=1)
+    for length, growth in ((3, 1.0), (4, 1.0), (5, 3 * 5 / 4 - 2), (9, 3 * 9 / 4 - 2)):
+        index = torch.arange(length)
+        base = 10000.0 * growth ** (8 / 6)
+        angles = index[:, None] * base ** (-torch.arange(0, 8, 2) / 8)
+        torch.testing.assert_close(positions.rotation(index).cos, angles.cos())
+    with pytest.raises(UserError, match="expected at least 4 rotated features and a factor from 1"):
+        make_positions("rotary(scaling=dynamic)", dim=2, heads=1)
+
+
 def test_layers_with_a_window_have_the_local_base():
     positions = make_positions("rotary(base=1e6, local_base=100.0)", dim=4, heads=1)
     rotation = positions.rotation(torch.arange(5))

@@ -23,6 +23,7 @@ from addnorm.tabular.columns.table_files import read_table
 from addnorm.tabular.fit_run import align_columns
 from addnorm.tabular.io.store import describe_estimator, restore_estimator
 from addnorm.tabular.task_setup import split_rows
+from addnorm.tabular.training.prediction import has_exact_widths
 
 MAX_ROWS = 512
 """Rows of a proof."""
@@ -79,6 +80,12 @@ def table_settings(source: ExportSource) -> dict[str, Any]:
         return {"target": DEFAULT_TARGET, "types": {}, "ids": [], "drop": []}
     names = {"ids": list(config.ids), "drop": list(config.drop)}
     return {"target": config.target, "types": dict(config.types), **names}
+
+
+def predicts_in_float64(source: ExportSource) -> bool:
+    """Return whether the estimator predicts in float64, which a graph in float32 does not."""
+    model = source.estimator.module_
+    return next(model.parameters()).dtype == torch.float64 or not has_exact_widths(model)
 
 
 def write_preprocessing(estimator: Any, folder: Path) -> None:

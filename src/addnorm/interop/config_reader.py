@@ -6,6 +6,7 @@ Families declare fields without influence with `ignore`, and fields with a singl
 with `require`.
 """
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -166,30 +167,34 @@ class ConfigReader:
         options += [f"local_base={float(local_base)!r}"] if local_base is not None else []
         kind = rope.pop("rope_type", "default")
         scaling = ROTARY_SCALINGS.get(kind)
-        if kind == "dynamic":
-            self.reject("rope_type='dynamic' (it depends on the sequences that a model saw before)")
-            rope.clear()
-        elif scaling is None:
+        if scaling is None:
             self.reject(f"rope_type={kind!r} (supported: {', '.join(ROTARY_SCALINGS)})")
         else:
             rope.setdefault("original_max_position_embeddings", self("max_position_embeddings", 0))
             options += [f"scaling={kind}"] if kind != "default" else []
             if kind == "longrope":
                 options += self._longrope_options(rope)
-            options += [f"{ours}={rope.pop(theirs)!r}" for theirs, ours in scaling.items()]
+            if kind == "dynamic":
+                options += [f"length={self('max_position_embeddings')!r}"]
+                self.notes.append(
+                    "rope_type='dynamic' follows the longest sequence of each call; a model of "
+                    "transformers keeps the frequencies of a longer one before it"
+                )
             if kind == "yarn":
-                options += self._yarn_options(rope)
+                options += self._yarn_options(rope, float(rope["factor"]))
+            options += [f"{ours}={rope.pop(theirs)!r}" for theirs, ours in scaling.items()]
         for name, value in rope.items():
             if name not in ("type", "original_max_position_embeddings"):
                 self.reject(f"rope_parameters with {name}={value!r} (not supported)")
         return f"rotary({', '.join(options)})" if options else "rotary"
 
-    def _yarn_options(self, rope: dict[str, Any]) -> list[str]:
+    def _yarn_options(self, rope: dict[str, Any], factor: float) -> list[str]:
         """Return the options of YaRN that have a default, and remove them from the parameters."""
         amplitude, mscale = rope.pop("attention_factor", None), rope.pop("mscale", None)
         whole = rope.pop("mscale_all_dim", None)
-        if amplitude is None and mscale and whole:
-            self.reject(f"rope_parameters with mscale={mscale!r} (set attention_factor instead)")
+        if amplitude is None and mscale and whole:  # DeepSeek's spelling of the amplitude
+            growth = 0.1 * math.log(max(1.0, factor))
+            amplitude = (mscale * growth + 1) / (whole * growth + 1)
         values = {"fast": rope.pop("beta_fast", None), "slow": rope.pop("beta_slow", None)}
         values |= {"truncate": rope.pop("truncate", None), "amplitude": amplitude}
         return [f"{name}={value!r}" for name, value in values.items() if value is not None]
@@ -242,8 +247,7 @@ class ConfigReader:
             raise UserError(f"cannot convert {self.name} exactly: {'; '.join(self.problems)}")
 
 
-# Supported rotary scalings, and the addnorm names of their parameters. "dynamic" is not among them:
-# its frequencies depend on the sequences that a model of transformers has seen before.
+# Supported rotary scalings, and the addnorm names of their parameters.
 ROTARY_SCALINGS: dict[str, dict[str, str]] = {
     "default": {},
     "linear": {"factor": "factor"},
@@ -255,6 +259,7 @@ ROTARY_SCALINGS: dict[str, dict[str, str]] = {
     },
     "yarn": {"factor": "factor", "original_max_position_embeddings": "length"},
     "longrope": {"original_max_position_embeddings": "length"},
+    "dynamic": {"factor": "factor"},
 }
 
 

@@ -115,6 +115,9 @@ class HeadVariant:
     """As `Family.absent`, outside of the backbone."""
     shifts_labels: bool = True
     """Whether a language model compares the logits of a token with the label of the next one."""
+    restarts_cache: bool = False
+    """Whether `generate` computes all keys again once a text is longer than
+    `original_max_position_embeddings`, where the rotation of earlier tokens changes."""
 
 
 @dataclass(frozen=True, kw_only=True)

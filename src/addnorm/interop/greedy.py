@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from addnorm.core.errors import UserError
 from addnorm.interop.family import PositionNumbering
@@ -95,14 +96,27 @@ def greedy_decoder(
     numbering: PositionNumbering,
     tokens: SpecialTokens,
     steps: int,
+    *,
+    restart_length: int | None = None,
 ) -> Tensor:
-    """Continue prompts greedily; return prompt and continuation, (B, L + new)."""
+    """Continue prompts greedily; return prompt and continuation, (B, L + new).
+
+    Args:
+        model: the language model
+        ids: (B, L) prompts, padded on the left
+        mask: (B, L) boolean, True at valid tokens
+        numbering: numbering of tokens
+        tokens: special tokens
+        steps: number of tokens to generate at most
+        restart_length: length beyond which the cache is filled once more; None never does
+    """
     if mask is not None and not bool(mask[:, -1].all()):
         raise UserError(
             "attention_mask: expected prompts padded on the left, got a masked last token"
         )
     counted = PositionNumbering("mask", offset=numbering.offset)
     index, new, cache = counted.position_index(ids, mask, None), ids, model.new_cache()
+    valid = torch.ones_like(ids, dtype=torch.bool) if mask is None else mask
     done = torch.zeros(len(ids), dtype=torch.bool, device=ids.device)
     for step in range(steps):
         logits = model(new, mask=mask, cache=cache, position_index=index)[:, -1]
@@ -111,6 +125,10 @@ def greedy_decoder(
         index, mask, done = index[..., -1:] + 1, None, done | tokens.is_end(token)
         if bool(done.all()):
             break
+        if restart_length is not None and ids.shape[1] == restart_length + 1:
+            mask = F.pad(valid, (0, ids.shape[1] - valid.shape[1]), value=True)
+            index, new = counted.position_index(ids, mask, None), ids
+            cache = model.new_cache()
     return ids
 
 

@@ -271,8 +271,19 @@ class HFModel(TrainingInterface):
         tokens = SpecialTokens.from_generation_config(self.origin.generation_config)
         if self.variant.output_kind == "logits":
             if isinstance(self.model, LanguageModel):
+                length = (
+                    self.origin.config.original_max_position_embeddings
+                    if (self.variant.restarts_cache)
+                    else None
+                )
                 return greedy_decoder(
-                    self.model, input_ids, mask, self.numbering, tokens, max_new_tokens
+                    self.model,
+                    input_ids,
+                    mask,
+                    self.numbering,
+                    tokens,
+                    max_new_tokens,
+                    restart_length=length,
                 )
             if isinstance(self.model, Seq2Seq):
                 return greedy_seq2seq(

@@ -41,7 +41,9 @@ class RotaryPositions(Positions):
         over j (its bounds rounded outwards unless truncate=False), and multiplies all rotated
         features by `amplitude`, 0.1 log(factor) + 1 unless given; "longrope" divides each f_j by a
         number of its own, of `short` or, in sequences beyond the length, of `long`, each a text of
-        R / 2 numbers, and multiplies by `amplitude`, sqrt(1 + log(factor) / log(length))
+        R / 2 numbers, and multiplies by `amplitude`, sqrt(1 + log(factor) / log(length)); "dynamic"
+        multiplies the base by g ** (R / (R - 2)), g = factor * n / length - (factor - 1), for
+        sequences of n tokens beyond the length (n: the largest position of a call plus 1)
     local_base: base of layers with a window, which are not scaled (Gemma 3, ModernBERT); `base` if
         None
 
@@ -49,8 +51,11 @@ class RotaryPositions(Positions):
     Chen et al., Extending Context Window by Positional Interpolation, 2023, arXiv 2306.15595;
     llama3: the released code of Llama 3.1; yarn: Peng et al., YaRN: Efficient Context Window
     Extension of Large Language Models, 2023, arXiv 2309.00071; longrope: Ding et al., LongRoPE,
-    2024, arXiv 2402.13753; local_base: Gemma Team, Gemma 3 Technical Report, 2025, arXiv
-    2503.19786.
+    2024, arXiv 2402.13753; dynamic: "Dynamic NTK" of the YaRN paper, as released in transformers;
+    local_base: Gemma Team, Gemma 3 Technical Report, 2025, arXiv 2503.19786.
+
+    Pitfall: "longrope" and "dynamic" depend on the longest sequence of a batch, and cached keys
+    keep the rotation of the call that wrote them, as in transformers.
     """
 
     # NOTE[DIFF]: the paper pairs neighbors, layout=interleaved; the default is the layout of most
@@ -65,7 +70,7 @@ class RotaryPositions(Positions):
         base: Base = 10000.0,
         share: Fraction = 1.0,
         layout: Literal["half", "interleaved"] = "half",
-        scaling: Literal["none", "linear", "llama3", "yarn", "longrope"] = "none",
+        scaling: Literal["none", "linear", "llama3", "yarn", "longrope", "dynamic"] = "none",
         factor: Positive = 8.0,
         low: Positive = 1.0,
         high: Positive = 4.0,
@@ -92,6 +97,11 @@ class RotaryPositions(Positions):
                 "rotary positions: expected an even number of features from 2, got "
                 f"{self.rotary_dim} (share={share} of head_dim={head_dim}); change share or "
                 "head_dim (dim / heads)"
+            )
+        if scaling == "dynamic" and (self.rotary_dim < 4 or factor < 1):
+            raise UserError(
+                "scaling=dynamic: expected at least 4 rotated features and a factor from 1, got "
+                f"{self.rotary_dim} and factor={factor}"
             )
         self.short, self.long = short, long
         if scaling == "longrope":
@@ -149,6 +159,10 @@ class RotaryPositions(Positions):
                 for text in (self.short, self.long)
             )
             return f / torch.where(index.max() >= self.length, long, short)
+        if self.scaling == "dynamic":
+            excess = (index.max() + 1 - self.length).clamp(min=0) / self.length
+            even = torch.arange(0, self.rotary_dim, 2, device=f.device, dtype=torch.float32)
+            return f * (1 + self.factor * excess) ** (-even / (self.rotary_dim - 2))
         turns = self.length * f / (2 * math.pi)  # within the length that was trained
         kept = ((turns - self.low) / (self.high - self.low)).clamp(0, 1)
         return f * (kept + (1 - kept) / self.factor)

@@ -65,19 +65,22 @@ class GraphTarget(ExportTarget):
             return PreparedExport(
                 model=source.model, form=source.wiring, settings=settings, options=options
             )
-        from addnorm.exporters.tables import table_settings  # scikit-learn is optional
+        from addnorm.exporters.tables import (  # scikit-learn is optional
+            predicts_in_float64,
+            table_settings,
+        )
 
         model = copy.deepcopy(source.model).float()
         [graph] = make_graphs(model, reference=source.estimator.reference_)
         names = {"inputs": list(graph.inputs), "outputs": list(graph.outputs)}
+        notes = [self.encoding_note]
+        if predicts_in_float64(source):
+            notes.insert(0, "the network computes in float32, that of the estimator in float64")
         return PreparedExport(
             model=model,
             form=source.wiring,
-            grade="rounding",
-            notes=(
-                "the network computes in float32, that of the estimator in float64",
-                self.encoding_note,
-            ),
+            grade="rounding" if predicts_in_float64(source) else "exact",
+            notes=tuple(notes),
             settings={"graphs": {graph.name: names}, "table": table_settings(source)},
             options=options,
         )

@@ -1,5 +1,6 @@
 """`--to torch`: programs of `torch.export`, which torch runs without the code of addnorm."""
 
+import io
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
@@ -24,7 +25,10 @@ class TorchTarget(GraphTarget):
         program = self.trace(graph, trace_graph)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about tensors that share memory
-            torch.export.save(program, path)
+            # torch's own writer aborts the process when the disk is full.
+            buffer = io.BytesIO()
+            torch.export.save(program, buffer)
+        path.write_bytes(buffer.getbuffer())
 
     def open_graph(self, path: Path, spec: GraphSpec) -> GraphFunction:
         with warnings.catch_warnings():

@@ -14,10 +14,18 @@ LM_HEAD = parse_rules("""
 """)
 
 
-def causal_variants(backbone: str, model: str) -> Mapping[str, HeadVariant]:
-    """Return the variants of a decoder: the language model and the backbone alone."""
+def causal_variants(
+    backbone: str, model: str, *, restarts_cache: bool = False
+) -> Mapping[str, HeadVariant]:
+    """Return the variants of a decoder: the language model and the backbone alone.
+
+    Args:
+        backbone: class without a head
+        model: class of the language model
+        restarts_cache: as in `HeadVariant`
+    """
     return {
-        model: HeadVariant(kind="lm", head_rules=LM_HEAD),
+        model: HeadVariant(kind="lm", head_rules=LM_HEAD, restarts_cache=restarts_cache),
         backbone: HeadVariant(
             kind="lm", output_kind="hidden", without_prefix=True, read=lambda f: {"tied": True}
         ),

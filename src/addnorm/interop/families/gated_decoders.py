@@ -69,7 +69,9 @@ def qwen3_next(f: ConfigReader) -> dict[str, Any]:
     dense, step = set(f("mlp_only_layers") or ()), f("decoder_sparse_step")
     sparse = [n for n in range(depth) if n not in dense and (n + 1) % step == 0]
     if f("num_experts") and sparse:
-        f.reject(f"num_experts={f('num_experts')} (mixtures of experts are not supported)")
+        f.reject(
+            f"num_experts={f('num_experts')} (experts beside gated attention are not supported)"
+        )
     f.require(attention_bias=False)
     return like_llama(
         f,

@@ -64,6 +64,7 @@ class _Row:
     read: Reader
     tensors: str = PRE_NORMS
     backbone: str = ""
+    restarts_cache: bool = False
 
 
 _ROWS = (
@@ -88,7 +89,7 @@ _ROWS = (
     _Row("olmo2", "Olmo2", configs.olmo2, OUTPUT_NORMS),
     _Row("olmo3", "Olmo3", configs.olmo3, OUTPUT_NORMS),
     _Row("phi", "Phi", configs.phi, PRE_NORMS + PLAIN_FFN),
-    _Row("phi3", "Phi3", configs.phi3, PRE_NORMS + FUSED),
+    _Row("phi3", "Phi3", configs.phi3, PRE_NORMS + FUSED, restarts_cache=True),
     _Row("stablelm", "StableLm", configs.stablelm),
     _Row("starcoder2", "Starcoder2", configs.starcoder2, PRE_NORMS + PLAIN_FFN),
     _Row("cohere", "Cohere", configs.cohere),
@@ -99,7 +100,9 @@ register_families(
         Family(
             name=row.name,
             variants=causal_variants(
-                row.backbone or f"{row.class_prefix}Model", f"{row.class_prefix}ForCausalLM"
+                row.backbone or f"{row.class_prefix}Model",
+                f"{row.class_prefix}ForCausalLM",
+                restarts_cache=row.restarts_cache,
             ),
             read=row.read,
             tensors=parse_rules(TENSORS + row.tensors),

@@ -180,6 +180,8 @@ def write_config(f: Facts, **changes: Any) -> dict[str, Any]:
         name: values[key] for key, names in SYNONYMS.items() for name in names
     }
     options = positions.resolve(c.positions).options
+    if options.get("scaling") == "dynamic":  # it has no other field for the length
+        fields |= dict.fromkeys(SYNONYMS["length"], options.get("length", 8192))
     fields |= {
         "vocab_size": c.source_vocab or c.vocab,
         "decoder_vocab_size": c.vocab,
