@@ -1,4 +1,4 @@
-"""Columns of strings are read once for each distinct cell, with the result of reading every cell."""
+"""Columns of strings are read once for each distinct cell, as if every cell were read."""
 
 import numpy as np
 import pandas as pd
