@@ -60,7 +60,8 @@ class TabularTransformerClassifier(ClassifierMixin, TabularTransformer):
     heads : int or None, default=None
         Number of attention heads. None selects the model's default, 8 for "ft_transformer".
     ffn_dim : int or None, default=None
-        Hidden width of the feed-forward; None selects the model's multiple of `dim`.
+        Hidden width of the feed-forward; None selects the model's multiple of `dim`, and `dim` for
+        "auto".
     activation : str or None, default=None
         Activation of the feed-forward. None selects the model's default, "reglu" for
         "ft_transformer".
@@ -120,8 +121,9 @@ class TabularTransformerClassifier(ClassifierMixin, TabularTransformer):
         pandas Categorical: a distant class costs more than a neighbor.
     calibration : {"temperature", "none"}, default="temperature"
         Calibration of the probabilities. "temperature" fits one temperature on the validation rows
-        if there are at least 100 of them. On tables of 20 to 1000 distinct rows, it fits the
-        temperature on out-of-fold predictions of five more networks instead.
+        if there are at least 100 of them. On tables of 20 to 1000 distinct rows, a network with one
+        member gets it from out-of-fold predictions of five more networks instead; the average of
+        several members is calibrated without.
     importance : {"permutation", "rollout", "auto"}, default="permutation"
         Method of `feature_importances_`: the increase of the loss on validation rows when a column
         is shuffled, or attention rollout, which shows where "ft_transformer" and "saint" attend but
@@ -374,9 +376,7 @@ class TabularTransformerClassifier(ClassifierMixin, TabularTransformer):
         super()._after_fit(data, modules, positive)
 
     def _cross_fits_temperature(self, data: FitData) -> bool:
-        return (
-            self.calibration == "temperature" and self.bagging is None and needs_cross_fitting(data)
-        )
+        return needs_cross_fitting(self, data)
 
     def _set_out_of_fold(self, outputs: np.ndarray) -> None:
         self.oof_proba_ = self._probabilities(outputs)

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from sklearn.base import is_classifier
 from sklearn.utils import check_random_state
 
 from addnorm.core.errors import UserError, unknown_name_message
@@ -34,7 +35,9 @@ AUTO = "auto"
 AUTO_MODEL = "mlp"
 AUTO_DEFAULTS: dict[str, Any] = {"members": 16, "dim": 64}
 """Architecture and defaults of `model="auto"`, chosen on the tables of
-`benchmarks/tabular_boosting.py`; LEDGER.md has the measurements."""
+`benchmarks/tabular_boosting.py`; LEDGER.md has the measurements. The hidden width of a classifier's
+feed-forwards is `dim`: twice as much costs 1.5 times the time and overfits sooner. A regressor is
+better with the default of "mlp", twice `dim`."""
 USES_ATTENTION = "ft_transformer"
 """Model that messages propose for settings of attention."""
 DEFAULT_LR, MEMBERS_LR = 1e-3, 3e-3
@@ -121,6 +124,8 @@ def make_model_config(estimator: Any, encoder: TableEncoder, outputs: int) -> Ta
     }
     fields: dict[str, Any] = {"model": name_of_model, "outputs": outputs, **encoder.layout}
     values = dropout | model.defaults | (AUTO_DEFAULTS if is_auto else {}) | params
+    if is_auto and is_classifier(estimator):
+        values.setdefault("ffn_dim", values["dim"])
     if values.get("members", 1) != 1:
         fields["member_average"] = estimator._member_average
     return TableConfig(**fields, **values)
