@@ -96,7 +96,7 @@ class TabularTransformerClassifier(ClassifierMixin, TabularTransformer):
         Epochs without a better validation loss after which training stops.
     early_stopping : bool or "auto", default="auto"
         Whether to hold out validation rows and keep the best epoch; "auto" does so from 300
-        distinct rows.
+        distinct rows if at least 6 are held out outside the most frequent class.
     validation_fraction : float, default=0.1
         Fraction of the rows held out for validation.
     validation_split : float, array-like, splitter or None, default=None

@@ -26,6 +26,9 @@ MAX_EPOCHS = 1_000_000
 """Largest number of epochs; more are a mistake, and a fit that does not end."""
 MIN_HOLDOUT_ROWS = 300
 """Distinct rows from which `early_stopping="auto"` holds out validation rows."""
+MIN_HOLDOUT_MINORITY = 6
+"""Expected validation rows outside the most frequent class from which it does so: the loss of fewer
+is chance, and would choose the first epoch on some tables with one positive row in fifty."""
 CONFIG_PARAMS = (
     *("wiring", "norm", "numeric", "dim", "depth", "heads", "ffn_dim", "activation"),
     *("dropout", "attention_dropout", "activation_dropout", "members"),
@@ -139,10 +142,15 @@ def holdout_fractions(estimator: Any, y: np.ndarray, rows: UniqueRows) -> np.nda
     fraction = validation_fraction(estimator)
     name = "validation_fraction" if estimator.validation_split is None else "validation_split"
     _check_fraction(estimator, name, 0 < _to_float(fraction) < 1)
-    too_small = rows.num_groups < MIN_HOLDOUT_ROWS
+    strata = estimator._strata(y)
+    counts = np.bincount(strata, rows.multiplicity)
+    is_imbalanced = (
+        len(counts) > 1 and fraction * (sum(counts) - max(counts)) < MIN_HOLDOUT_MINORITY
+    )
+    too_small = rows.num_groups < MIN_HOLDOUT_ROWS or is_imbalanced
     if early_stopping is False or (early_stopping == "auto" and too_small):
         return np.zeros(len(y))
-    fractions = split_holdout(rows, estimator._strata(y), fraction)
+    fractions = split_holdout(rows, strata, fraction)
     if early_stopping is True and not fractions.any():
         raise UserError(
             f"expected enough distinct rows for {name}={fraction}, got {rows.num_groups}; set "
