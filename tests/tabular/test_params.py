@@ -160,6 +160,21 @@ def test_each_model_has_its_own_defaults(model, expected):
     assert tuple(getattr(config, name) for name in names) == expected
 
 
+@pytest.mark.parametrize(
+    ("kind", "params", "expected"),
+    [
+        (TabularTransformerClassifier, {}, AUTO_DEFAULTS["dim"]),
+        (TabularTransformerClassifier, {"dim": 24}, 24),
+        (TabularTransformerClassifier, {"ffn_dim": 40}, 40),
+        (TabularTransformerClassifier, {"model": "mlp"}, None),  # the model's own default
+        (TabularTransformerRegressor, {}, None),
+    ],
+)
+def test_hidden_width_of_the_default(kind, params, expected):
+    encoder = TableEncoder.from_columns(read_columns(FRAME), np.ones(len(FRAME)))
+    assert make_model_config(kind(**params), encoder, 2).ffn_dim == expected
+
+
 def test_n_jobs_follows_joblib(monkeypatch):
     monkeypatch.setattr("addnorm.tabular.params.count_cores", lambda: 4)
     threads = {None: None, 3: 3, -1: 4, -2: 3, -9: 1}

@@ -47,6 +47,7 @@ def test_overfitted_probabilities_of_a_small_table_are_calibrated(monkeypatch):
         (MIN_ROWS - 1, {}),
         (60, {"calibration": "none"}),
         (60, {"bagging": 2}),
+        (60, {"model": "mlp", "heads": None, "members": 2}),
         (60, {"validation_split": np.arange(10)}),
     ],
 )

@@ -213,3 +213,15 @@ def test_time_limit_counts_encoding(monkeypatch):
     monkeypatch.setattr(module.time, "monotonic", lambda: next(clock, real()))
     regressor(max_epochs=2, max_seconds=5.0).fit(X, NUMBERS)
     assert limits == [1005.0]
+
+
+@pytest.mark.parametrize(("positive", "validates"), [(40, False), (60, True), (200, True)])
+def test_early_stopping_needs_rows_of_the_rare_class(positive, validates):
+    X = np.random.default_rng(0).normal(size=(400, 2))
+    y = (np.arange(400) < positive).astype(int)
+    history = classifier(max_epochs=1).fit(X, y).history_
+    assert ("valid" in history[0]) == validates
+    forced = classifier(max_epochs=1, early_stopping=True).fit(X, y)
+    assert "valid" in forced.history_[0]
+    numbers = regressor(max_epochs=1).fit(X, y.astype(float))  # has no classes
+    assert "valid" in numbers.history_[0]

@@ -60,7 +60,8 @@ class TabularTransformerClassifier(ClassifierMixin, TabularTransformer):
     heads : int or None, default=None
         Number of attention heads. None selects the model's default, 8 for "ft_transformer".
     ffn_dim : int or None, default=None
-        Hidden width of the feed-forward; None selects the model's multiple of `dim`.
+        Hidden width of the feed-forward; None selects the model's multiple of `dim`, and `dim` for
+        "auto".
     activation : str or None, default=None
         Activation of the feed-forward. None selects the model's default, "reglu" for
         "ft_transformer".
@@ -95,7 +96,7 @@ class TabularTransformerClassifier(ClassifierMixin, TabularTransformer):
         Epochs without a better validation loss after which training stops.
     early_stopping : bool or "auto", default="auto"
         Whether to hold out validation rows and keep the best epoch; "auto" does so from 300
-        distinct rows.
+        distinct rows if at least 6 are held out outside the most frequent class.
     validation_fraction : float, default=0.1
         Fraction of the rows held out for validation.
     validation_split : float, array-like, splitter or None, default=None
@@ -120,8 +121,9 @@ class TabularTransformerClassifier(ClassifierMixin, TabularTransformer):
         pandas Categorical: a distant class costs more than a neighbor.
     calibration : {"temperature", "none"}, default="temperature"
         Calibration of the probabilities. "temperature" fits one temperature on the validation rows
-        if there are at least 100 of them. On tables of 20 to 1000 distinct rows, it fits the
-        temperature on out-of-fold predictions of five more networks instead.
+        if there are at least 100 of them. On tables of 20 to 1000 distinct rows, a network with one
+        member gets it from out-of-fold predictions of five more networks instead; the average of
+        several members is calibrated without.
     importance : {"permutation", "rollout", "auto"}, default="permutation"
         Method of `feature_importances_`: the increase of the loss on validation rows when a column
         is shuffled, or attention rollout, which shows where "ft_transformer" and "saint" attend but
@@ -317,8 +319,6 @@ class TabularTransformerClassifier(ClassifierMixin, TabularTransformer):
         self.temperature_ = 1.0
         is_ordinal = self.loss == "ordinal"
         self._class_order = rank_classes(classes, categories) if is_ordinal else None
-        if self.warm_start and hasattr(self, "module_"):
-            self.target_ = self._target(codes, inputs.weights)
         X_val, y_val = parse_eval_set(eval_set, X_val, y_val)
         valid_rows = None if X_val is None else self._check_valid(X_val, y_val, sample_weight_val)
         self._fit(inputs, codes, labels=y, groups=groups, valid_rows=valid_rows)
@@ -376,9 +376,7 @@ class TabularTransformerClassifier(ClassifierMixin, TabularTransformer):
         super()._after_fit(data, modules, positive)
 
     def _cross_fits_temperature(self, data: FitData) -> bool:
-        return (
-            self.calibration == "temperature" and self.bagging is None and needs_cross_fitting(data)
-        )
+        return needs_cross_fitting(self, data)
 
     def _set_out_of_fold(self, outputs: np.ndarray) -> None:
         self.oof_proba_ = self._probabilities(outputs)

@@ -143,7 +143,7 @@ class TabularTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
             inputs,
             y,
             encoder=encoder,
-            target=self.target_ if warm else None,
+            target=self.target_ if warm and not is_classifier(self) else None,  # scales of y
             seed=seed,
             parts=parts,
             valid_rows=valid_rows,

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from sklearn.base import is_classifier
 from sklearn.utils import check_random_state
 
 from addnorm.core.errors import UserError, unknown_name_message
@@ -25,6 +26,9 @@ MAX_EPOCHS = 1_000_000
 """Largest number of epochs; more are a mistake, and a fit that does not end."""
 MIN_HOLDOUT_ROWS = 300
 """Distinct rows from which `early_stopping="auto"` holds out validation rows."""
+MIN_HOLDOUT_MINORITY = 6
+"""Expected validation rows outside the most frequent class from which it does so: the loss of fewer
+is chance, and would choose the first epoch on some tables with one positive row in fifty."""
 CONFIG_PARAMS = (
     *("wiring", "norm", "numeric", "dim", "depth", "heads", "ffn_dim", "activation"),
     *("dropout", "attention_dropout", "activation_dropout", "members"),
@@ -34,7 +38,9 @@ AUTO = "auto"
 AUTO_MODEL = "mlp"
 AUTO_DEFAULTS: dict[str, Any] = {"members": 16, "dim": 64}
 """Architecture and defaults of `model="auto"`, chosen on the tables of
-`benchmarks/tabular_boosting.py`; LEDGER.md has the measurements."""
+`benchmarks/tabular_boosting.py`; LEDGER.md has the measurements. The hidden width of a classifier's
+feed-forwards is `dim`: twice as much costs 1.5 times the time and overfits sooner. A regressor is
+better with the default of "mlp", twice `dim`."""
 USES_ATTENTION = "ft_transformer"
 """Model that messages propose for settings of attention."""
 DEFAULT_LR, MEMBERS_LR = 1e-3, 3e-3
@@ -121,6 +127,8 @@ def make_model_config(estimator: Any, encoder: TableEncoder, outputs: int) -> Ta
     }
     fields: dict[str, Any] = {"model": name_of_model, "outputs": outputs, **encoder.layout}
     values = dropout | model.defaults | (AUTO_DEFAULTS if is_auto else {}) | params
+    if is_auto and is_classifier(estimator):
+        values.setdefault("ffn_dim", values["dim"])
     if values.get("members", 1) != 1:
         fields["member_average"] = estimator._member_average
     return TableConfig(**fields, **values)
@@ -134,10 +142,15 @@ def holdout_fractions(estimator: Any, y: np.ndarray, rows: UniqueRows) -> np.nda
     fraction = validation_fraction(estimator)
     name = "validation_fraction" if estimator.validation_split is None else "validation_split"
     _check_fraction(estimator, name, 0 < _to_float(fraction) < 1)
-    too_small = rows.num_groups < MIN_HOLDOUT_ROWS
+    strata = estimator._strata(y)
+    counts = np.bincount(strata, rows.multiplicity)
+    is_imbalanced = (
+        len(counts) > 1 and fraction * (sum(counts) - max(counts)) < MIN_HOLDOUT_MINORITY
+    )
+    too_small = rows.num_groups < MIN_HOLDOUT_ROWS or is_imbalanced
     if early_stopping is False or (early_stopping == "auto" and too_small):
         return np.zeros(len(y))
-    fractions = split_holdout(rows, estimator._strata(y), fraction)
+    fractions = split_holdout(rows, strata, fraction)
     if early_stopping is True and not fractions.any():
         raise UserError(
             f"expected enough distinct rows for {name}={fraction}, got {rows.num_groups}; set "

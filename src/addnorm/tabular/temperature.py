@@ -21,6 +21,7 @@ from addnorm.tabular.inspection.calibration import (
     MIN_CALIBRATION_ROWS,
     fit_temperature,
 )
+from addnorm.tabular.params import make_model_config
 from addnorm.tabular.training.prediction import predict
 
 FOLDS = 5
@@ -38,9 +39,17 @@ def has_calibration_rows(data: FitData) -> bool:
     return held_out >= MIN_CALIBRATION_ROWS
 
 
-def needs_cross_fitting(data: FitData) -> bool:
-    """Return whether too few rows are held out for a temperature, and the table is small."""
-    return not has_calibration_rows(data) and MIN_ROWS <= data.distinct_rows < MAX_ROWS
+def needs_cross_fitting(estimator: Any, data: FitData) -> bool:
+    """Return whether too few rows of a small table are held out for a temperature.
+
+    The average of several members is calibrated without one: LEDGER.md, "Tables: speed of the
+    default".
+    """
+    if estimator.calibration != "temperature" or estimator.bagging is not None:
+        return False
+    config = make_model_config(estimator, data.encoder, data.target.outputs)
+    is_small = MIN_ROWS <= data.distinct_rows < MAX_ROWS
+    return config.members == 1 and is_small and not has_calibration_rows(data)
 
 
 def holdout_temperature(modules: Sequence[TableModel], data: FitData) -> float:

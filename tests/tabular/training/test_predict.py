@@ -5,7 +5,8 @@ import pytest
 import torch
 
 from addnorm.kernels import library
-from addnorm.tabular.training.prediction import CHUNK_ROWS, has_exact_widths
+from addnorm.tabular.training.prediction import MEMBERS_CHUNK_ROWS as CHUNK_ROWS
+from addnorm.tabular.training.prediction import has_exact_widths
 from tests.tabular.sample_tables import classifier, mixed
 
 X, y = mixed(2 * CHUNK_ROWS + 50)

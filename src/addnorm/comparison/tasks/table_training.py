@@ -34,8 +34,8 @@ from addnorm.core.interrupts import StopFlag, graceful_shutdown
 from addnorm.core.rows import Row, write_rows
 from addnorm.core.seeds import derive_seed
 from addnorm.models.tabular import MODELS, TableBatch, TableModel, build_table_model
-from addnorm.tabular import TabularTransformerClassifier, TabularTransformerRegressor
 from addnorm.tabular.columns.encoder import TableEncoder
+from addnorm.tabular.fit_run import TASKS
 from addnorm.tabular.params import make_model_config, make_training_config
 from addnorm.tabular.training.loop import WeightedBatch, build_model, fit_model
 from addnorm.tabular.training.number_targets import NumberTarget
@@ -46,10 +46,6 @@ from addnorm.train.callbacks import TrainCallback
 from addnorm.train.device import pick_device
 from addnorm.train.run_folder import CONFIG, ROWS
 
-ESTIMATORS: dict[str, Any] = {
-    "classify": TabularTransformerClassifier,
-    "regress": TabularTransformerRegressor,
-}
 DEFAULT_MODEL = "ft_transformer"
 """Model of a cell: comparisons of arrangements are about attention as well as feed-forwards."""
 AXES = ("wiring", "norm", "depth", "lr", "schedule")
@@ -78,7 +74,7 @@ def build_estimator(recipe: TableRecipe, kind: str, *, epochs: int, batch: int) 
         epochs: number of epochs; early stopping is disabled, so that all cells get the same
         batch: rows per optimizer step
     """
-    estimator = ESTIMATORS[kind](random_state=recipe.seed)
+    estimator = TASKS[kind](random_state=recipe.seed)
     name_of_model = recipe.params.get("model", DEFAULT_MODEL)
     model = MODELS.get(name_of_model)
     known = set(estimator.get_params()) - set(() if model is None else model.unused_fields)

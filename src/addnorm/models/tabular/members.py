@@ -12,6 +12,10 @@ from torch import Tensor, nn
 
 MemberAverage = Literal["outputs", "probabilities"]
 
+MAX_SUMMED_OUTPUTS = 2
+"""Outputs up to which a head is faster as a sum of products than as a batched matrix product, whose
+backward copies its inputs."""
+
 
 class MemberScale(nn.Module):
     """A factor of each member on the tokens of a row.
@@ -64,6 +68,9 @@ class MemberLinear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Map (B, members, inputs) to (B, members, outputs)."""
+        if self.weight.shape[1] <= MAX_SUMMED_OUTPUTS:
+            columns = [(x * weight).sum(-1) for weight in self.weight.unbind(1)]
+            return torch.stack(columns, -1) + self.bias
         return torch.baddbmm(self.bias[:, None], x.transpose(0, 1), self.weight.mT).transpose(0, 1)
 
 

@@ -145,11 +145,13 @@ class PiecewiseEmbedding(NumericEmbedding):
             self.edges[column] = values[index].to(self.edges.dtype)
 
     def forward(self, x: Tensor) -> Tensor:
-        low, width = self.edges[:, :-1], self.edges.diff(dim=1)  # (columns, bins)
+        low, width = self.edges[:, None, :-1], self.edges.diff(dim=1)[:, None]  # (columns, 1, bins)
         has_width = width > 0
-        fraction = (x[..., None] - low) / torch.where(has_width, width, 1.0)
-        p = torch.where(has_width, fraction.clamp(0, 1), 0.0)  # (B, columns, bins)
-        piecewise = torch.bmm(p.transpose(0, 1), self.weight).transpose(0, 1)  # (B, columns, dim)
+        # The columns come first, as the product wants them. In place, because new memory for each
+        # intermediate result takes longer than the arithmetic.
+        p = (x.T[..., None] - low).div_(torch.where(has_width, width, 1.0)).clamp_(0, 1)
+        p = p.mul_(has_width)  # (columns, B, bins)
+        piecewise = torch.bmm(p, self.weight).transpose(0, 1)  # (B, columns, dim)
         return self.linear(x) + piecewise
 
 

@@ -81,6 +81,9 @@ def _from_pandas(series: Any, as_text: bool) -> np.ndarray | RawColumn:
 
 
 def _from_objects(values: np.ndarray, as_text: bool) -> RawColumn:
+    texts = _read_texts(values)
+    if texts is not None:
+        return RawColumn("text", texts)
     present = [value for value in values if not _is_missing(value)]
 
     def all_are(kinds: Any) -> bool:
@@ -107,6 +110,23 @@ def _from_objects(values: np.ndarray, as_text: bool) -> RawColumn:
             "each element, drop the column, or declare it categorical in column_types"
         )
     return RawColumn("text", _to_texts(values))
+
+
+def _read_texts(values: np.ndarray) -> np.ndarray | None:
+    """Return the texts of a column of strings, read once for each distinct one; None for others.
+
+    Missing cells may be None or NaN.
+    """
+    cells = values.tolist()
+    if not {str} <= set(map(type, cells)) <= {str, float, type(None)}:
+        return None
+    # Equal cells of these types are formatted alike. The same would not hold for 1 and True.
+    text_of = {cell: None if _is_missing(cell) else format_value(cell) for cell in set(cells)}
+    if not any(type(cell) is str and text is not None for cell, text in text_of.items()):
+        return None
+    texts = np.empty(len(cells), dtype=object)
+    texts[:] = list(map(text_of.__getitem__, cells))
+    return texts
 
 
 def to_epoch_seconds(datetimes: Any) -> np.ndarray:

@@ -83,8 +83,8 @@ class Category:
         codes_of = {
             text: known.get(text, ABSENT if is_missing_text(text) else RARE) for text in distinct
         }
-        codes = [codes_of.get(text, ABSENT) for text in texts]
-        return np.array(codes, dtype=np.int64)
+        codes_of[None] = ABSENT
+        return np.fromiter(map(codes_of.__getitem__, texts), np.int64, len(texts))
 
     def to_json(self) -> dict[str, Any]:
         """Return the feature as JSON-serializable data."""

@@ -202,7 +202,7 @@ def _infer_column(column: Column, raw: RawColumn, multiplicity: np.ndarray | Non
     """
     if raw.inferred_type != "text":
         return replace(column, kind=raw.inferred_type)
-    present = np.array([text is not None for text in raw.values])
+    present = raw.values != np.array(None)
     distinct = set(raw.values[present])
     rows = int(present.sum() if multiplicity is None else multiplicity[present].sum())
     is_repeated = len(distinct) <= max(MAX_CATEGORICAL_VALUES, rows // MIN_ROWS_PER_CATEGORY)
@@ -227,7 +227,7 @@ def _convert_column(column: Column, raw: RawColumn) -> Column:
     """Convert raw values to the type of the column."""
     kind, name, values = column.kind, column.name, raw.values
     is_number = values.dtype == np.float64
-    present = ~np.isnan(values) if is_number else np.array([text is not None for text in values])
+    present = ~np.isnan(values) if is_number else values != np.array(None)
     if not present.any():  # an empty column may have any type
         empty = np.full(len(values), np.nan if kind in ("numeric", "datetime") else None)
         return replace(column, values=empty)

@@ -203,6 +203,7 @@ def train_epochs(
         config.optimizer, model, lr=config.lr, weight_decay=config.weight_decay
     )
     schedule, average = make_schedule(config.schedule), EMA(model, config.average)
+    parameters = list(model.parameters())  # a walk over all modules takes as long as clipping
     limit = TimeLimit(config.max_seconds, validation_steps=validation_rows * batches / rows)
     epochs_without_progress = 0
     best_loss, best_state = math.inf, _clone_state(model)
@@ -222,7 +223,7 @@ def train_epochs(
             # Divide by the expected weight of the batch, not by its own: a batch of light rows
             # must count less than a batch of heavy ones.
             torch.autograd.backward(loss / (mean_weight * len(index)))
-            nn.utils.clip_grad_norm_(model.parameters(), MAX_GRADIENT_NORM)
+            nn.utils.clip_grad_norm_(parameters, MAX_GRADIENT_NORM)
             optimizer.step()
             optimizer.zero_grad()
             model.after_step()

@@ -10,10 +10,11 @@ from addnorm.models.tabular import TableBatch, TableModel
 from addnorm.stacks.eval_mode import eval_mode
 from addnorm.sublayers import SelfAttention
 
-CHUNK_ROWS = 128
-"""Rows of a prediction batch."""
-MAX_CHUNK_CELLS = 1 << 15
-"""Largest prediction batch, in cells, so that memory does not grow with the table's width."""
+CHUNK_ROWS, MAX_CHUNK_CELLS = 128, 1 << 15
+"""Rows of a prediction batch, and its largest number of cells, so that memory does not grow with
+the table's width."""
+MEMBERS_CHUNK_ROWS, MEMBERS_MAX_CHUNK_CELLS = 256, 1 << 18
+"""The same of "mlp" with several members, whose cells are narrow."""
 EXACT_WIDTH = 4
 """Matrix products round every row alike if the width they sum over is a multiple of this."""
 
@@ -46,8 +47,7 @@ def predict(
         memory = model.encode_reference(reference.to(device, wide))
         for start in range(0, cells.num_rows, size):
             stop = min(start + size, cells.num_rows)
-            index = torch.arange(start, start + size).clamp(max=stop - 1)  # repeats the last row
-            batch = cells.select_rows(index.to(cells.numbers.device)).to(device, wide)
+            batch = _select_chunk(cells, start, size).to(device, wide)
             result = model.embed(batch, memory) if embeddings else model(batch, memory)
             outputs.append(result[: stop - start])
     return torch.cat(outputs).to(dtype)
@@ -55,8 +55,18 @@ def predict(
 
 def chunk_size(model: TableModel) -> int:
     """Return the rows of a prediction batch; members are rows of the network, too."""
-    cells_per_row = (1 + model.config.features) * model.config.members
-    return max(1, min(CHUNK_ROWS, MAX_CHUNK_CELLS // cells_per_row))
+    config, rows, max_cells = model.config, CHUNK_ROWS, MAX_CHUNK_CELLS
+    if config.model == "mlp" and config.members > 1:
+        rows, max_cells = MEMBERS_CHUNK_ROWS, MEMBERS_MAX_CHUNK_CELLS
+    return max(1, min(rows, max_cells // ((1 + config.features) * config.members)))
+
+
+def _select_chunk(cells: TableBatch, start: int, size: int) -> TableBatch:
+    """Return `size` rows; the last row is repeated if there are fewer."""
+    if start + size <= cells.num_rows:
+        return cells.select_rows(slice(start, start + size))
+    index = torch.arange(start, start + size).clamp(max=cells.num_rows - 1)
+    return cells.select_rows(index.to(cells.numbers.device))
 
 
 def has_exact_widths(model: TableModel) -> bool:
