@@ -33,7 +33,7 @@ def main(names: list[str]) -> None:
             continue
         print(label, flush=True)
         for finding in report.findings:
-            print(f"    {finding.severity} {finding.rule} at {finding.where}: {finding.message}")
+            print(f"    {finding.severity} {finding.rule} at {finding.path}: {finding.message}")
 
 
 if __name__ == "__main__":
