@@ -1,0 +1,175 @@
+"""Repairs after the fifth batch: each with the model that shows it and healthy look-alikes."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import addnorm
+from tests.doctor.models.fifth_batch.parts import (
+    DIM,
+    Attention,
+    Decoder,
+    FeedForward,
+    PostBlock,
+    PreBlock,
+    RMSNorm,
+    features,
+    ids,
+    initialize,
+    merge_heads,
+    split_heads,
+)
+
+
+def find(model, inputs, rule):
+    return [f for f in addnorm.doctor(model, inputs).findings if f.rule == rule]
+
+
+def alarms(model, inputs):
+    findings = addnorm.doctor(model, inputs).findings
+    return [f.rule for f in findings if f.severity != "info"]
+
+
+class Gated(nn.Module):
+    """Attention whose result is reshaped by view_as and gated."""
+
+    def __init__(self):
+        super().__init__()
+        self.qkv, self.gate, self.norm = (
+            nn.Linear(DIM, 3 * DIM),
+            nn.Linear(DIM, DIM),
+            nn.LayerNorm(DIM),
+        )
+
+    def forward(self, x):
+        y = self.norm(x)
+        q, k, v = (split_heads(p) for p in self.qkv(y).chunk(3, -1))
+        z = merge_heads(F.scaled_dot_product_attention(q, k, v)).flatten(0, 1)
+        return x + F.silu(self.gate(y)) * F.rms_norm(z, (DIM,)).view_as(x)
+
+
+def test_view_as_holds_nothing_of_the_tensor_that_lends_its_shape():
+    torch.manual_seed(0)
+    model = nn.Sequential(Gated(), Gated(), nn.LayerNorm(DIM))
+    assert find(model, features(3, 12, DIM), "scrambled_heads") == []
+
+
+class Tokens(nn.Module):
+    """Post-LN blocks on small embeddings; the positions are added or forgotten."""
+
+    def __init__(self, add):
+        super().__init__()
+        self.add = add
+        self.token, self.position = nn.Embedding(50, DIM), nn.Embedding(40, DIM)
+        self.blocks = nn.Sequential(PostBlock(), PostBlock())
+        initialize(self, 0.02)
+
+    def forward(self, input_ids):
+        x = self.token(input_ids)
+        if self.add:
+            x = x + self.position(torch.arange(input_ids.shape[1]))
+        return self.blocks(x)
+
+
+@pytest.mark.parametrize("add", [True, False])
+def test_positions_in_the_stream_are_not_ignored(add):
+    torch.manual_seed(0)
+    assert bool(find(Tokens(add), ids(), "ignored_positions")) is not add
+
+
+class Heads(nn.Module):
+    """A residual head behind the final norm, with or without a plain head beside it."""
+
+    def __init__(self, plain):
+        super().__init__()
+        self.trunk, self.norm = nn.Sequential(PreBlock(), PreBlock()), RMSNorm()
+        self.plain = nn.Linear(DIM, 9) if plain else None
+        self.deep, self.out = nn.Linear(DIM, DIM), nn.Linear(DIM, 9)
+
+    def forward(self, x):
+        x = self.norm(self.trunk(x))
+        y = self.out(x + F.silu(self.deep(x)))
+        return y if self.plain is None else (self.plain(x), y)
+
+
+def test_a_residual_head_beside_another_head_is_no_normalized_skip():
+    torch.manual_seed(0)
+    findings = find(Heads(plain=True), features(2, 12, DIM), "skip_after_norm")
+    assert [f.severity for f in findings if f.severity != "info"] == []
+
+
+class Discarding(nn.Module):
+    """Pre-LN block that computes an extra sub-layer and drops its result in some layers."""
+
+    def __init__(self, use):
+        super().__init__()
+        self.use, self.norm, self.extra = use, nn.LayerNorm(DIM), nn.Linear(DIM, DIM)
+        self.block = PreBlock()
+
+    def forward(self, x):
+        y = F.relu(self.extra(self.norm(x)))
+        return self.block(x + y if self.use else x)
+
+
+def test_a_matrix_whose_result_every_layer_discards_is_reported():
+    torch.manual_seed(0)
+    model = nn.Sequential(Discarding(False), Discarding(False), nn.LayerNorm(DIM))
+    (finding,) = find(model, features(2, 12, DIM), "unused_weights")
+    assert finding.severity == "warning"
+    assert "0.extra.weight" in finding.message
+
+
+def test_a_result_that_only_the_last_layer_discards_is_not():
+    torch.manual_seed(0)
+    model = nn.Sequential(Discarding(True), Discarding(False), nn.LayerNorm(DIM))
+    assert find(model, features(2, 12, DIM), "unused_weights") == []
+
+
+def fill_gains(model, values):
+    for module in model.modules():
+        if isinstance(module, nn.LayerNorm):
+            module.weight.data = values.clone()
+    return model
+
+
+def test_gains_of_memory_that_was_never_filled_are_reported():
+    torch.manual_seed(0)
+    model = fill_gains(
+        Decoder(PreBlock(causal=True), PreBlock(causal=True)), torch.logspace(-9, 9, DIM)
+    )
+    (finding,) = find(model, ids(), "random_gains")
+    assert "never filled" in finding.message
+
+
+@pytest.mark.parametrize("values", [torch.linspace(0.2, 3.0, DIM), torch.zeros(DIM)])
+def test_trained_gains_with_an_outlier_and_zero_gains_are_not(values):
+    torch.manual_seed(0)
+    values = values.clone()
+    values[0] = 40.0 * bool(values.any())  # outlier features of trained models
+    model = fill_gains(Decoder(PreBlock(causal=True), PreBlock(causal=True)), values)
+    assert find(model, ids(), "random_gains") == []
+
+
+class Doubling(nn.Module):
+    """Post-LN layer whose feed-forward is added to itself, to its input, or scaled by two."""
+
+    def __init__(self, kind):
+        super().__init__()
+        self.kind, self.attention, self.ff = kind, Attention(), FeedForward()
+        self.norm1, self.norm2 = nn.LayerNorm(DIM), nn.LayerNorm(DIM)
+
+    def forward(self, x):
+        x = self.norm1(x + self.attention(x))
+        y = self.ff(x)
+        if self.kind == "self":
+            return self.norm2(y + y)
+        return self.norm2(x + y if self.kind == "input" else x + 2 * y)
+
+
+@pytest.mark.parametrize("kind", ["self", "input", "scaled"])
+def test_an_output_that_is_added_to_itself_lacks_its_skip(kind):
+    torch.manual_seed(0)
+    model = nn.Sequential(Doubling(kind), Doubling(kind), nn.Linear(DIM, 3))
+    found = [f for f in find(model, features(2, 12, DIM), "missing_residual")]
+    assert any("y + y" in f.message for f in found) is (kind == "self")
