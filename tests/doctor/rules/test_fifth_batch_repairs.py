@@ -173,3 +173,63 @@ def test_an_output_that_is_added_to_itself_lacks_its_skip(kind):
     model = nn.Sequential(Doubling(kind), Doubling(kind), nn.Linear(DIM, 3))
     found = [f for f in find(model, features(2, 12, DIM), "missing_residual")]
     assert any("y + y" in f.message for f in found) is (kind == "self")
+
+
+class Spectrogram(nn.Module):
+    """A convolution whose axes are exchanged around its batch norm."""
+
+    def __init__(self, order):
+        super().__init__()
+        self.order, self.conv, self.norm = order, nn.Conv2d(2, 12, 3, padding=1), nn.BatchNorm2d(12)
+        self.project, self.block = nn.Linear(12 * 12, DIM), PostBlock()
+
+    def forward(self, x):
+        x = self.conv(x)
+        x = self.norm(x.permute(*self.order)).permute(*map(self.order.index, range(4)))
+        return self.block(self.project(F.relu(x).transpose(1, 2).flatten(2)))
+
+
+@pytest.mark.parametrize("order", [(0, 3, 2, 1), (0, 2, 1, 3), (0, 1, 3, 2)])
+def test_a_batch_norm_must_find_the_channels_of_the_convolution(order):
+    torch.manual_seed(0)
+    found = find(Spectrogram(order), features(2, 2, 12, 12), "wrong_axis")
+    assert bool(found) is (order[1] != 1)
+
+
+class Routed(nn.Module):
+    """Causal block with routed experts; the weights of the chosen ones are normalized."""
+
+    def __init__(self, chosen, normalize):
+        super().__init__()
+        self.chosen, self.normalize = chosen, normalize
+        self.norm1, self.norm2, self.attn = RMSNorm(), RMSNorm(), Attention(causal=True)
+        self.router = nn.Linear(DIM, 4)
+        self.experts = nn.ModuleList([FeedForward() for _ in range(4)])
+
+    def forward(self, x):
+        x = x + self.attn(self.norm1(x))
+        y = self.norm2(x)
+        weights, index = self.router(y).softmax(-1).topk(self.chosen, -1)
+        if self.normalize:
+            weights = weights / weights.sum(-1, keepdim=True).clamp(min=1e-9)
+        gates = torch.zeros(*y.shape[:-1], 4).scatter(-1, index, weights)
+        return x + sum(gates[..., i : i + 1] * expert(y) for i, expert in enumerate(self.experts))
+
+
+@pytest.mark.parametrize(("chosen", "normalize"), [(1, True), (1, False), (2, True)])
+def test_the_weight_of_a_single_expert_must_not_be_normalized(chosen, normalize):
+    torch.manual_seed(0)
+    model = Decoder(*(Routed(chosen, normalize) for _ in range(2)), final=RMSNorm())
+    found = find(model, ids(), "wrong_softmax_axis")
+    assert bool(found) is (chosen == 1 and normalize)
+
+
+@pytest.mark.parametrize("scale", [6.0, 1.0])
+def test_attention_that_starts_saturated_is_remarked(scale):
+    torch.manual_seed(0)
+    model = Decoder(PreBlock(causal=True), PreBlock(causal=True))
+    for block in model.blocks:
+        for linear in (block.attn.q, block.attn.k):
+            nn.init.normal_(linear.weight, std=scale * DIM**-0.5)
+    found = find(model, ids(), "large_initial_logits")
+    assert [f.severity for f in found] == ["info"] * (scale > 1)
