@@ -15,7 +15,6 @@ MISSES = {
     "iconshop_zero_memory": "a cross-attention to constant zeros; they may stand for an input",
     "medusa_shared_blocks": "one residual block twice in a list, as shared layers on purpose",
     "mlc_unscaled_scores": "scores without a scale, which is a remark if they are small",
-    "open_sora_frames": "a reshape of five axes with channels first",
     "augmented_conv_reshape": "a reshape of pixels with channels first",
     "loftr_frequencies": "a table of positions with wrong frequencies",
 }
@@ -56,6 +55,7 @@ RULES = {
     "nuscenes_linear_chain": "linear_chain",
     "vit_cifar_model_width_scale": "wrong_attention_scale",
     "chinese_text_heads": "scrambled_heads",
+    "open_sora_frames": "scrambled_heads",
     "leo_rotary_heads": "rotary_over_heads",
     "torchmoji_uninitialized": "nan_output",
 }
@@ -101,5 +101,5 @@ def test_healthy_models_have_no_alarm(healthy):
 
 
 def test_the_batch_is_complete():
-    assert (len(CASES), len(HEALTHY), len(MISSES)) == (63, 18, 9)
+    assert (len(CASES), len(HEALTHY), len(MISSES)) == (63, 18, 8)
     assert len({case.source for case in CASES}) == len(CASES)

@@ -233,3 +233,50 @@ def test_attention_that_starts_saturated_is_remarked(scale):
             nn.init.normal_(linear.weight, std=scale * DIM**-0.5)
     found = find(model, ids(), "large_initial_logits")
     assert [f.severity for f in found] == ["info"] * (scale > 1)
+
+
+class FrameAttention(nn.Module):
+    """Attention within each frame of a video (batch, channels, time, height, width)."""
+
+    def __init__(self, permute):
+        super().__init__()
+        self.permute, self.norm = permute, nn.GroupNorm(2, 12)
+        self.qkv, self.out = nn.Conv3d(12, 36, 1), nn.Conv3d(12, 12, 1)
+
+    def forward(self, x):
+        b, c, t, h, w = x.shape
+        q, k, v = self.qkv(self.norm(x)).chunk(3, 1)
+        if self.permute:
+            q, k, v = (p.transpose(1, 2) for p in (q, k, v))
+        q, k, v = (p.reshape(b * t, c, h * w).mT for p in (q, k, v))
+        y = F.scaled_dot_product_attention(q, k, v).mT
+        y = y.reshape(b, t, c, h, w).transpose(1, 2) if self.permute else y.reshape(x.shape)
+        return x + self.out(y)
+
+
+@pytest.mark.parametrize("permute", [True, False])
+def test_frames_behind_the_channels_are_not_merged_with_the_examples(permute):
+    torch.manual_seed(0)
+    model = nn.Sequential(FrameAttention(permute), FrameAttention(permute), nn.GroupNorm(2, 12))
+    found = find(model, features(2, 12, 5, 3, 4), "scrambled_heads")
+    assert bool(found) is not permute
+
+
+class Windows(nn.Module):
+    """Attention within windows; the number of windows is that of the rows of a window."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm, self.attn = nn.LayerNorm(16), Attention(16, 2)
+
+    def forward(self, x):
+        b, h, w, c = x.shape
+        y = self.norm(x).view(b, h // 4, 4, w // 4, 4, c).transpose(2, 3)
+        y = self.attn(y.reshape(-1, 16, c)).view(b, h // 4, w // 4, 4, 4, c)
+        return x + y.transpose(2, 3).reshape(x.shape)
+
+
+def test_windows_that_are_merged_with_the_examples_are_not_scrambled():
+    torch.manual_seed(0)
+    model = nn.Sequential(Windows(), Windows(), nn.LayerNorm(16))
+    assert find(model, features(2, 16, 16, 16), "scrambled_heads") == []
