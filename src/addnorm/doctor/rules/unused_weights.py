@@ -71,10 +71,10 @@ def _check_discarded(context: RuleContext) -> Iterator[Finding]:
     reached = _find_reached(context)
     discarded: dict[str, list[str]] = {}
     for name, nodes in readers.items():
-        is_full = all(context.graph[i].size for i in nodes)
-        is_matrix = is_full and context.weights[name].dim() > 1 and context.is_trainable(name)
+        is_matrix = context.weights[name].dim() > 1 and context.is_trainable(name)
         is_dead = name not in context.trace.gradients.weights and not reached & set(nodes)
-        if is_matrix and is_dead and re.search(r"\d", name):
+        is_layer = is_matrix and is_dead and re.search(r"\d", name)
+        if is_layer and not _ends_empty(context, nodes):
             discarded.setdefault(re.sub(r"\d+", "*", name), []).append(name)
     if not context.trace.gradients.weights or not reached:
         return
@@ -88,6 +88,19 @@ def _check_discarded(context: RuleContext) -> Iterator[Finding]:
                 {"discarded": names[:4], "layers": len(names)},
             )  # fmt: skip
             return
+
+
+def _ends_empty(context: RuleContext, nodes: list[int]) -> bool:
+    """Return whether nothing is left of what some nodes compute, as of too few windows."""
+    visited, waiting = set(nodes), list(nodes)
+    while waiting:
+        node = context.graph[waiting.pop()]
+        if node.size == 0:
+            return True
+        new = set(node.users) - visited
+        visited |= new
+        waiting += new
+    return False
 
 
 def _find_reached(context: RuleContext) -> set[int]:
