@@ -36,6 +36,7 @@ from addnorm.doctor.graph.graph import Graph
 from addnorm.doctor.graph.nodes import Node, Operand, Shape
 from addnorm.doctor.graph.ops import (
     ATTENTION,
+    BORROWS_METADATA,
     CONVOLUTION,
     CUMULATIVE,
     FOURIER,
@@ -305,6 +306,8 @@ class _AxisTracer:
         """
         out = self.node.shape
         tensors = tensor_operands(self.node)
+        if self.node.op in BORROWS_METADATA:  # y.view_as(x) holds nothing of x
+            tensors = tensors[:1]
         is_unary = sum(map(self._is_active, tensors)) == 1
         if is_unary and math.prod(shape) == math.prod(out):
             return layout if shape == out else reshape_layout(layout, out)

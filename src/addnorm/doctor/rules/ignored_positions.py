@@ -61,8 +61,9 @@ def _find_reason(context: RuleContext, block: AddAnalysis) -> str:
     shape = context.graph[block.add.fork].shape
     if len(shape) != 3 or max(shape[:2]) < MIN_TOKENS:
         return ""
-    table = next(_iter_unread_tables(context, rows=max(shape[:2]), width=shape[-1]), "")
-    if table:
+    rows = max(shape[:2])
+    tables = _iter_unread_tables(context, rows=rows, width=shape[-1])
+    if table := next((t for t in tables if not _is_added(context, block, t, rows=rows)), ""):
         return f"the model has the table {table}"
     if _find_rotation(context, block):
         return "constants rotate queries or keys"
@@ -90,6 +91,19 @@ def _iter_unread_tables(context: RuleContext, *, rows: int, width: int) -> Itera
             is_long = is_table and count >= rows and max(tensor.shape[:-1], default=0) == count
             if is_plain and is_long and (is_buffer or (is_bare and whole not in read)):
                 yield whole
+
+
+def _is_added(context: RuleContext, block: AddAnalysis, table: str, *, rows: int) -> bool:
+    """Return whether rows of a table, one for each token, are part of what a block reads.
+
+    Then the order is known, even if small weights hide it from the first attention: uniform
+    attention sums over the tokens in any order.
+    """
+    graph = context.graph
+    nodes = (graph[i] for i in graph.data_ancestors(block.add.fork))
+    return any(
+        rows in node.shape[:-1] and any(o.name == table for o in node.operands) for node in nodes
+    )
 
 
 def _find_rotation(context: RuleContext, block: AddAnalysis) -> bool:

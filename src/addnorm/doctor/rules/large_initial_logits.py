@@ -15,7 +15,7 @@ from addnorm.doctor.rules.probing.model_runs import main_output
 
 MAX_LOSS_RATIO = 2.0
 """First loss in units of ln(vocabulary), above which it is remarked; uniform guesses have 1."""
-MAX_LOGIT, MIN_ENTROPY = 50.0, 0.15
+MAX_LOGIT, MIN_ENTROPY = 25.0, 0.15
 """Attention logit above which, and relative entropy below which, an attention is saturated."""
 
 

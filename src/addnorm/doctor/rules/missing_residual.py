@@ -47,6 +47,7 @@ class _Section:
 @rule("missing_residual")
 def missing_residual(context: RuleContext) -> Iterator[Finding]:
     """Report attentions and feed-forwards whose input is not added to their output."""
+    yield from _check_self_adds(context)
     blocks = [b for b in context.blocks if b.kind in SUBLAYER_KINDS]
     if not blocks:
         yield from _check_without_adds(context)
@@ -77,6 +78,26 @@ def missing_residual(context: RuleContext) -> Iterator[Finding]:
         )  # fmt: skip
     if not complete:
         yield from _check_edges(context, blocks, edges=edges)
+
+
+def _check_self_adds(context: RuleContext) -> Iterator[Finding]:
+    """Yield a finding if the result of a sub-layer is added to itself: y + y instead of x + y."""
+    graph = context.graph
+    sums = []
+    for node in graph:
+        operands = [o.node for o in node.operands if o.kind == "node"]
+        is_double = node.op == "add" and len(operands) == 2 and operands[0] == operands[1]
+        if is_double and len(node.shape) > 2 and node.active and context.is_used(node.index):
+            source = graph[graph.trace_back(operands[0])[-1][0]]
+            if is_mixing(source.op) and context.weight_names(source.index):
+                sums.append(node)
+    if sums:
+        yield Finding(
+            "missing_residual", "error", sums[0].path,
+            f"{len(sums)} sub-layers add their output to itself, y + y, not to their input; add "
+            "the input, x + y, so that the gradient has a direct path to earlier layers",
+            {"sums": [node.path for node in sums][:4]},
+        )  # fmt: skip
 
 
 def _check_edges(

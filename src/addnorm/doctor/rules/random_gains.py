@@ -1,4 +1,4 @@
-"""Rule `random_gains`: gains of norms that start as random numbers around zero."""
+"""Rule `random_gains`: gains of norms that start as random numbers, or were never filled."""
 
 from collections.abc import Iterator
 
@@ -13,6 +13,8 @@ MIN_FEATURES = 8
 """Fewest numbers of a gain whose signs show that it is random."""
 RANDOM_SIGNS = (0.2, 0.8)
 """Share of negative numbers in gains that are drawn around zero; trained gains have one sign."""
+MAX_SPREAD = 1e4
+"""Ratio of the largest to the median gain above which memory was probably never filled."""
 MAX_DEVIATION = 0.5
 """Deviation up to which random gains make features vanish; wider ones mostly flip signs."""
 
@@ -25,6 +27,16 @@ def random_gains(context: RuleContext) -> Iterator[Finding]:
     that is used as `1 + w`, is not random.
     """
     gains = {name: norm for norm in context.iter_norms() for name in direct_gains(context, norm)}
+    wild = [name for name in gains if _is_wild(context.weights[name].detach().float())]
+    if wild:
+        largest = float(context.weights[wild[0]].detach().abs().max())
+        yield Finding(
+            "random_gains", "error", gains[wild[0]].path,
+            f"the gains of {len(wild)} of {len(gains)} norms differ by powers of ten (largest "
+            f"{largest:.2g}), as memory that was never filled; start gains at 1 and biases at 0",
+            {"gains": wild[:4], "largest": largest},
+        )  # fmt: skip
+        return
     random = [name for name in gains if _is_random(context.weights[name].detach().float())]
     if not random or len(random) * 2 < len(gains):
         return
@@ -47,6 +59,14 @@ def direct_gains(context: RuleContext, norm: Norm) -> list[str]:
             operands = context.graph[user].operands if context.graph[user].op == "mul" else ()
             names += [o.name for o in operands if o.kind == "weight"]
     return [name for name in names[:1] if name in context.norm_weights(norm)]
+
+
+def _is_wild(gain: Tensor) -> bool:
+    """Return whether some gains are far beyond the median, or not finite."""
+    values = gain.flatten().abs()
+    if values.numel() < MIN_FEATURES:
+        return False
+    return not float(values.max()) <= MAX_SPREAD * max(float(values.median()), 1.0)
 
 
 def _is_random(gain: Tensor) -> bool:

@@ -12,6 +12,8 @@ not follow shows in a run in which the attention copies one token (`probing/toke
 """
 
 from collections.abc import Iterator
+from itertools import accumulate
+from operator import mul
 
 from addnorm.doctor.analysis.axis_mixing import trace_axes
 from addnorm.doctor.analysis.results import AddAnalysis
@@ -93,6 +95,7 @@ def _find_swapping_reshape(context: RuleContext) -> Node | None:
     (B, T, C) -> (T, B, C)             sizes change places
     (B, C, H, W) -> (B, H W, C)        an image, as if its channels were last
     (B, H W, C) -> (B, C, H, W)        and back
+    (B, C, T, H, W) -> (B T, C, H W)   frames of a video, as if they were next to the examples
 
     A view after padding that shifts each row by one is a trick of relative positions, which also
     explains why scores of four axes are not checked.
@@ -110,6 +113,8 @@ def _find_swapping_reshape(context: RuleContext) -> Node | None:
             return node
         if len(source.shape) == 3 and len(node.shape) == 4 and _is_image(*node.shape, source.shape):
             return node
+        if len(source.shape) > 3 and _is_frame_merge(source.shape, node.shape):
+            return node
     return None
 
 
@@ -120,6 +125,15 @@ def _is_swapped(one: Shape, other: Shape) -> bool:
         return False
     i, j = changed
     return (one[i], one[j]) == (other[j], other[i]) and abs(one[i] - one[j]) > 1
+
+
+def _is_frame_merge(one: Shape, other: Shape) -> bool:
+    """Return whether examples are merged with an axis behind the channels, which stay."""
+    batch, channels, *rest = one
+    is_plain = other[0] in accumulate(one, mul)  # neighboring axes, as those of windows
+    if is_plain or len(other) < 3 or other[1] != channels or channels < 2:
+        return False
+    return any(1 < size != channels and other[0] == batch * size for size in rest)
 
 
 def _is_image(batch: int, channels: int, height: int, width: int, tokens: Shape) -> bool:

@@ -18,7 +18,8 @@ def skip_after_norm(context: RuleContext) -> Iterator[Finding]:
     factor, a * N(x) + b * f(N(x)), and a norm follows the last sum: that is Post-LN with weights
     chosen for it, such as those of DeepNorm, and each norm written before the sub-layer (MiniMax).
     So is a cross-attention whose queries are the output of a module that ends with a norm (the
-    grouping of GroupViT).
+    grouping of GroupViT), and a residual block of a head behind the final norm, which another
+    head reads too.
     """
     classes = [context.wiring(r) for r in context.blocks]
     for block in context.blocks:
@@ -28,8 +29,10 @@ def skip_after_norm(context: RuleContext) -> Iterator[Finding]:
         severity: Severity
         if block.is_false_pre_norm and context.norms[norms[0]].kind != "batch":
             hybrid = "pre_ln" not in classes and "none" in classes
-            is_designed = _is_weighted_post_norm(context, block) or _reads_closed_stream(
-                context, block
+            is_designed = (
+                _is_weighted_post_norm(context, block)
+                or _reads_closed_stream(context, block)
+                or _is_head(context, block)
             )
             severity = "info" if hybrid or is_designed else "error"
         elif _is_shortcut_normalized(context, block):
@@ -55,6 +58,14 @@ def _is_weighted_post_norm(context: RuleContext, block: AddAnalysis) -> bool:
     stream = [other for other in context.blocks if other.stream == block.stream]
     is_weighted = all(other.is_false_pre_norm and other.add.shortcut_scales for other in stream)
     return is_weighted and bool(stream[-1].final_norms)
+
+
+def _is_head(context: RuleContext, block: AddAnalysis) -> bool:
+    """Return whether an output reads the norm at which a block starts, but not the block."""
+    graph, add = context.graph, block.add
+    beside = set(graph[add.fork].users) - add.path - {add.node}
+    reads = (graph.data_ancestors(output) for output in context.trace.recording.outputs)
+    return any(add.node not in nodes and not beside.isdisjoint(nodes) for nodes in reads)
 
 
 def _reads_closed_stream(context: RuleContext, block: AddAnalysis) -> bool:

@@ -9,7 +9,6 @@ from collections.abc import Iterator, Mapping
 
 from torch import nn
 
-from addnorm.doctor.graph.ops import EMBEDDINGS, LOOKUPS, PASS_THROUGH
 from addnorm.doctor.report import Finding, join_paths
 from addnorm.doctor.rule_context import RuleContext
 from addnorm.doctor.rules.base import rule
@@ -60,10 +59,10 @@ def unused_weights(context: RuleContext) -> Iterator[Finding]:
 
 
 def _check_discarded(context: RuleContext) -> Iterator[Finding]:
-    """Yield a finding if every layer of a list computes something from a table and drops it.
+    """Yield a finding if every layer of a list computes something from a matrix and drops it.
 
-    What a matrix computes from the inputs may be meant for longer ones; norms and sums have rules
-    of their own.
+    One layer may have no reader, as the last one of a second stream; norms and sums have rules of
+    their own. What has no numbers, as the windows of inputs that are too short, is not counted.
     """
     readers: dict[str, list[int]] = {}
     for node in context.graph:
@@ -72,10 +71,10 @@ def _check_discarded(context: RuleContext) -> Iterator[Finding]:
     reached = _find_reached(context)
     discarded: dict[str, list[str]] = {}
     for name, nodes in readers.items():
-        is_table = all(context.graph[i].op in EMBEDDINGS | LOOKUPS | PASS_THROUGH for i in nodes)
-        is_matrix = is_table and context.weights[name].dim() > 1 and context.is_trainable(name)
+        is_matrix = context.weights[name].dim() > 1 and context.is_trainable(name)
         is_dead = name not in context.trace.gradients.weights and not reached & set(nodes)
-        if is_matrix and is_dead and re.search(r"\d", name):
+        is_layer = is_matrix and is_dead and re.search(r"\d", name)
+        if is_layer and not _ends_empty(context, nodes):
             discarded.setdefault(re.sub(r"\d+", "*", name), []).append(name)
     if not context.trace.gradients.weights or not reached:
         return
@@ -89,6 +88,19 @@ def _check_discarded(context: RuleContext) -> Iterator[Finding]:
                 {"discarded": names[:4], "layers": len(names)},
             )  # fmt: skip
             return
+
+
+def _ends_empty(context: RuleContext, nodes: list[int]) -> bool:
+    """Return whether nothing is left of what some nodes compute, as of too few windows."""
+    visited, waiting = set(nodes), list(nodes)
+    while waiting:
+        node = context.graph[waiting.pop()]
+        if node.size == 0:
+            return True
+        new = set(node.users) - visited
+        visited |= new
+        waiting += new
+    return False
 
 
 def _find_reached(context: RuleContext) -> set[int]:

@@ -15,7 +15,14 @@ from addnorm.doctor.analysis.results import AddAnalysis
 from addnorm.doctor.graph.axis_layout import collect_origins
 from addnorm.doctor.graph.contractions import find_operand_axes
 from addnorm.doctor.graph.graph import Graph
-from addnorm.doctor.graph.ops import ATTENTION, CONVOLUTION, PRODUCT, SLICES, is_mixing
+from addnorm.doctor.graph.ops import (
+    ATTENTION,
+    CONVOLUTION,
+    PRODUCT,
+    SLICES,
+    TRANSPOSES,
+    is_mixing,
+)
 from addnorm.doctor.report import Finding
 from addnorm.doctor.rule_context import RuleContext
 from addnorm.doctor.rules.base import rule
@@ -32,8 +39,9 @@ def wrong_axis(context: RuleContext) -> Iterator[Finding]:
     """
     graph = context.graph
     reported: set[str] = set()
-    for block in context.blocks:
-        for norm, wrong in _iter_wrong_norms(context, block):
+    for norms in (*(_iter_wrong_norms(context, b) for b in context.blocks),
+                  _iter_wrong_batch_norms(context)):  # fmt: skip
+        for norm, wrong in norms:
             if norm.path not in reported:
                 reported.add(norm.path)
                 yield Finding(
@@ -77,6 +85,24 @@ def _iter_wrong_norms(context: RuleContext, block: AddAnalysis) -> Iterator[tupl
                 yield norm, wrong
     if block.kind in TRANSFORMER_KINDS:
         yield from _iter_wrong_query_key_norms(context, block)
+
+
+def _iter_wrong_batch_norms(context: RuleContext) -> Iterator[tuple[Norm, str]]:
+    """Yield batch norms of a convolution whose axes were exchanged, so that others are channels."""
+    graph = context.graph
+    for norm in context.iter_norms():
+        index, moved = norm.source, False
+        while graph[index].op in TRANSPOSES | {"contiguous"} and len(graph[index].inputs) == 1:
+            moved |= graph[index].op in TRANSPOSES
+            (index,) = graph[index].inputs
+        rank = len(graph[index].shape)
+        if norm.kind != "batch" or norm.by_hand or not moved or graph[index].op not in CONVOLUTION:
+            continue
+        layouts, _ = trace_axes(graph, graph.nodes_between(index, norm.source), starts=[index])
+        layout = layouts.get(norm.source, ())
+        own = collect_origins(layout[1:2])
+        if rank == len(layout) == 4 and own and 1 - rank not in own:
+            yield norm, "each row or column of the image, not channels"
 
 
 def _describe_image_axis(graph: Graph, block: AddAnalysis, *, norm: Norm) -> str:

@@ -25,9 +25,17 @@ BEFORE_SOFTMAX = PASS_THROUGH | SLICES | {"mul", "div", "add", "sub"}
 def wrong_softmax_axis(context: RuleContext) -> Iterator[Finding]:
     """Report softmaxes of scores along another axis than the one that is summed with the values.
 
-    Silent if the weights are divided by a sum afterwards, as in slot attention, or transposed.
+    Silent if the weights are divided by a sum afterwards, as in slot attention, or transposed. Also
+    weights of the one chosen expert that are divided by their own sum: all are 1.
     """
     graph = context.graph
+    if own := [node for node in graph if _is_divided_by_itself(graph, node)]:
+        yield Finding(
+            "wrong_softmax_axis", "warning", own[0].path,
+            "the weight of the one expert that is chosen for a token is divided by its own sum, so "
+            "all weights are 1 and the router gets no gradient; do not normalize a single weight",
+            {"shape": own[0].shape, "divisions": len(own)},
+        )  # fmt: skip
     wrong, joint, single = [], [], []
     for node in graph:
         if node.op != "softmax":
@@ -97,6 +105,20 @@ def double_softmax(context: RuleContext) -> Iterator[Finding]:
             "all weights become nearly equal; apply one of them only",
             {"shape": pairs[0].shape, "softmaxes": len(pairs)},
         )  # fmt: skip
+
+
+def _is_divided_by_itself(graph: Graph, node: Node) -> bool:
+    """Return whether the one choice of a topk is divided by its sum over that choice."""
+    tensors = [o.node for o in tensor_operands(node) if o.kind == "node"]
+    if node.op != "div" or len(tensors) != 2 or node.shape[-1:] != (1,):
+        return False
+    own, total = tensors[0], graph[tensors[1]]
+    while total.op in ("add", "clamp", "clamp_min") and len(total.inputs) == 1:
+        total = graph[total.inputs[0]]
+    chosen = graph[own]
+    while chosen.op in SAME_AXES and len(chosen.inputs) == 1:
+        chosen = graph[chosen.inputs[0]]
+    return total.op == "sum" and own in total.inputs and chosen.op == "topk"
 
 
 def _is_of_one_column(context: RuleContext, node: Node, dim: int) -> bool:
