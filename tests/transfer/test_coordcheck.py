@@ -144,6 +144,21 @@ def test_update_is_the_change_of_the_output():
         assert value == pytest.approx(change, rel=1e-5)
 
 
+def test_without_steps_the_initial_activations_are_judged():
+    def build(width):
+        model = nn.Sequential(nn.Linear(4, width), nn.Linear(width, 2))
+        for layer in model:
+            nn.init.ones_(layer.weight)  # the sum of all features
+        return model
+
+    check = addnorm.coordcheck(build, (16, 64, 256), batch=torch.ones(3, 4), steps=0)
+    assert (check.verdict("output"), check.ok) == ("grows", False)
+    assert check.sentences()[0].startswith("Over width, the activations of")
+    page = render_coordcheck_page(check, {})
+    assert "slope of activations" in page and "output: activations" in page
+    assert "output: updates" not in page
+
+
 def test_same_seed_gives_the_same_numbers():
     build = make_builder("mup(base_dim=16)")
     results = [addnorm.coordcheck(build, (16, 32), steps=1, seeds=1).rows for _ in range(2)]
