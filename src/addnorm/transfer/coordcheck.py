@@ -173,7 +173,7 @@ def coordcheck(
     ...     return nn.Sequential(nn.Linear(4, width), nn.ReLU(), nn.Linear(width, 2))
     >>> check = coordcheck(build, (16, 32, 64), batch=torch.ones(3, 4), steps=2)
     >>> check.sites, check.ok
-    (('*', 'output'), False)
+    (('0', '1', '2', 'output'), False)
     """
     widths, depths = _check_sizes("widths", widths), _check_sizes("depths", depths)
     if not widths:
