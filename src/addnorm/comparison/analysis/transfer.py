@@ -129,9 +129,10 @@ class TransferResult:
         stuck = [each.name for each in self.curves if not each.trained]
         sentences = []
         if stuck:
+            where = self._join(stuck, "any size")
             sentences.append(
-                f"{self.arm}: no learning rate trains at {self._join(stuck, 'any size')}, so that the best one "
-                "there says little; use more steps."
+                f"{self.arm}: no learning rate trains at {where}, so that the best one there says "
+                "little; use more steps."
             )
         at_ends = [
             each.name
