@@ -353,17 +353,21 @@ def batch_norm_is_worse(good, noise):
 def rate_transfers(good, noise):
     """The large model is best at the rate of the small one, or at half of it."""
     rates = (1e-4, 1e-3, 2e-3, 1e-2)
-    for study, best in (("standard", 1e-3), ("mup", 2e-3), ("completep", 2e-3 if good else 1e-3)):
-        for depth, top in ((4, 2e-3), (16, best)):
-            for rate in rates:
-                for seed in SEEDS:
-                    distance = abs(rates.index(rate) - rates.index(top))
-                    yield {
-                        "name": "progress", "study": study, "arm": f"wiring dim={depth}",
-                        "depth": depth, "warmup": 10, "lr": rate, "seed": seed,
-                        "state": "trained",
-                        "value": 1.0 - 0.3 * distance + spread(seed, noise) * (distance == 0),
-                    }  # fmt: skip
+    groups = {
+        ("standard", 4): 2e-3,
+        ("standard", 16): 1e-3,
+        ("mup", 16): 2e-3,
+        ("completep", 16): 2e-3 if good else 1e-3,
+    }
+    for (study, depth), best in groups.items():
+        for rate in rates:
+            distance = abs(rates.index(rate) - rates.index(best))
+            for seed in SEEDS:
+                yield {
+                    "name": "progress", "study": study, "arm": f"wiring dim={depth}",
+                    "depth": depth, "warmup": 10, "lr": rate, "seed": seed, "state": "trained",
+                    "value": 1.0 - 0.3 * distance + spread(seed, noise) * (distance == 0),
+                }  # fmt: skip
 
 
 ROWS = {

@@ -45,6 +45,26 @@ def assert_same_model(plain, scaled):
             for model in (plain, scaled)
         ]
         assert groups[0] == groups[1]
+    for call in ("adam", "sgd", "muon", "adafactor"):
+        settings = [groups_by_name(model, call) for model in (plain, scaled)]
+        assert settings[0] == settings[1], call
+
+
+def groups_by_name(model, optimizer):
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    return {
+        names[id(each)]: {name: value for name, value in group.items() if name != "params"}
+        for group in addnorm.scale_groups(model, optimizer=optimizer)
+        for each in group["params"]
+    }
+
+
+def test_muon_of_a_plain_model_gets_matrices_of_layers_only():
+    for wiring in ("pre_ln", "hyper", "laurel"):
+        model = addnorm.build(**SMALL, wiring=wiring, tied=False)
+        groups = groups_by_name(model, "muon")
+        by_muon = {name for name, group in groups.items() if group["rule"] == "muon"}
+        assert by_muon == {name for name in groups if name.endswith("_proj.weight")}
 
 
 @pytest.mark.parametrize("options", KINDS.values(), ids=KINDS)

@@ -19,6 +19,7 @@ LONG = {"steps": 80, "save_every": 8, "valid_every": 40, "monitor_every": 0}
 
 needs_hosts = [
     pytest.mark.slow,
+    pytest.mark.timeout(4 * LIMIT_SECONDS),  # a test waits for up to four runs
     pytest.mark.skipif(bool(why_no_hosts()), reason=why_no_hosts()),
 ]
 

@@ -14,7 +14,7 @@ from addnorm.cli.main import main
 from addnorm.core.errors import UserError
 from addnorm.models import PRESETS
 from addnorm.report.transfer.coordcheck_page import render_coordcheck_page
-from addnorm.transfer.recording import site_name
+from addnorm.transfer.recording import name_sites
 from addnorm.transfer.slopes import Slope, judge
 
 
@@ -57,7 +57,15 @@ def test_verdicts(values, verdict):
 
 
 def test_site_names():
-    assert site_name("layers.12.mlp2.fc") == "layers.*.mlp2.fc"
+    """Layers are one site, the places inside of a layer are not; what repeats in a list is one."""
+    blocks = [nn.Sequential(nn.LayerNorm(4), nn.Linear(4, 4), nn.GELU()) for _ in range(3)]
+    model = nn.ModuleDict({"blocks": nn.ModuleList(blocks), "head": nn.Linear(4, 2)})
+    sites = list(name_sites(model).values())
+    assert sites == ["blocks.*.0", "blocks.*.1", "blocks.*.2"] * 3 + ["head"]
+    mixed = nn.Sequential(nn.Linear(2, 4), nn.ReLU(), nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4))
+    assert list(name_sites(mixed).values()) == ["0", "1", "2", "1", "2"]
+    one_layer = nn.ModuleDict({"blocks": nn.ModuleList(blocks[:1])})
+    assert set(name_sites(one_layer).values()) == {"blocks.*.0", "blocks.*.1", "blocks.*.2"}
 
 
 @pytest.mark.slow
@@ -142,6 +150,21 @@ def test_update_is_the_change_of_the_output():
         gradient = sum(2 * (width * x - 1) * x for x in (1, 2, 3)) / 3
         change = math.sqrt(sum((0.1 * gradient * x) ** 2 for x in (1, 2, 3)) / 3)
         assert value == pytest.approx(change, rel=1e-5)
+
+
+def test_without_steps_the_initial_activations_are_judged():
+    def build(width):
+        model = nn.Sequential(nn.Linear(4, width), nn.Linear(width, 2))
+        for layer in model:
+            nn.init.ones_(layer.weight)  # the sum of all features
+        return model
+
+    check = addnorm.coordcheck(build, (16, 64, 256), batch=torch.ones(3, 4), steps=0)
+    assert (check.verdict("output"), check.ok) == ("grows", False)
+    assert check.sentences()[0].startswith("Over width, the activations of")
+    page = render_coordcheck_page(check, {})
+    assert "slope of activations" in page and "output: activations" in page
+    assert "output: updates" not in page
 
 
 def test_same_seed_gives_the_same_numbers():

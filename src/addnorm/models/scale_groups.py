@@ -11,7 +11,7 @@ from addnorm.models.base import WiredModule
 from addnorm.models.embeddings import Unembedding
 from addnorm.scales import Factors, Scale, make_scale
 from addnorm.scales.base import Rule
-from addnorm.stacks.scaling import ParameterSize, base_parameter
+from addnorm.stacks.scaling import ParameterSize, base_parameter, matrix_ids
 from addnorm.sublayers import FeedForward
 from addnorm.sublayers.multihead import MultiHeadAttention
 
@@ -145,6 +145,7 @@ class ParameterFactors:
             )
         self.rule: Scale | None = own if scale is None else make_scale(scale)
         self.dim = stacks[-1].plan.dim
+        self.matrices = matrix_ids(part for stack in stacks for part in stack.weights())
         self.sizes: dict[int, ParameterSize] = {}
         if self.rule is None:
             self.moved: dict[int, float] = {}
@@ -159,10 +160,7 @@ class ParameterFactors:
 
     def is_layer_matrix(self, parameter: nn.Parameter) -> bool:
         """Return whether Muon takes a parameter: it is a matrix with a role in its sub-layer."""
-        size = self.sizes.get(id(parameter))
-        if size is None:
-            return parameter.ndim == 2 and self.rule is None
-        return size.kind == "matrix" and bool(size.role) and size.depth is not None
+        return id(parameter) in self.matrices
 
     def find(self, parameter: nn.Parameter, rule: Rule) -> Factors:
         """Return the factors of a parameter for an optimizer of a kind."""

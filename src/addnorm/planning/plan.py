@@ -55,7 +55,7 @@ class TrainingPlan:
     """Mean over the layers."""
     activation_bytes_per_layer_recompute: int
     state_bytes_per_device: int
-    """Weights, gradients and optimizer on one device."""
+    """Weights, gradients and optimizer on one device; with ddp also its copy of the gradients."""
     peak_bytes: int
     """Largest number of bytes in use on one device."""
     peak_bytes_without_recompute: int
@@ -139,7 +139,9 @@ def plan(
         for again in (False, True)
     }
     shards = count if parallel == "fsdp" else 1
-    static = (states.weights + states.optimizer) // shards
+    # DDP copies gradients to buffers of its own, which it sends.
+    buckets = states.gradients if parallel == "ddp" and count > 1 else 0
+    static = (states.weights + states.optimizer) // shards + buckets
     # Of sharded weights and gradients, those of about two layers are whole at a time.
     gathered = 2 * states.weights // config.depth * 2 if shards > 1 else 0
     saved = states.gradients - states.gradients // shards

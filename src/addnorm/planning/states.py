@@ -6,6 +6,7 @@ import torch
 
 from addnorm.core.errors import UserError
 from addnorm.models import Model
+from addnorm.stacks.scaling import matrix_ids
 from addnorm.train.optimizers.base import registry as optimizers
 
 STATE_BYTES = 4
@@ -36,10 +37,10 @@ def measure_states(model: Model, *, dtype: torch.dtype, optimizer: str) -> Model
     count = sum(each.numel() for each in parameters)
     size = dtype.itemsize
     name = optimizers.resolve(optimizer).name
-    is_matrix = _matrix_ids(model)
+    matrices = matrix_ids(part for stack in model.stacks for part in stack.weights())
     state = 0
     for each in parameters:
-        if name == "muon" and id(each) in is_matrix:
+        if name == "muon" and id(each) in matrices:
             state += each.numel()
         elif name == "adafactor":
             rows_and_columns = sum(each.shape[-2:]) * (each.numel() // each.shape[-2:].numel())
@@ -53,8 +54,3 @@ def measure_states(model: Model, *, dtype: torch.dtype, optimizer: str) -> Model
             )
     master = count if size < STATE_BYTES else 0
     return ModelStates(count, count * size, count * size, (state + master) * STATE_BYTES)
-
-
-def _matrix_ids(model: Model) -> set[int]:
-    weights = [weight for stack in model.stacks for weight in stack.weights()]
-    return {id(weight) for role, weight in weights if role != "bias" and weight.ndim == 2}

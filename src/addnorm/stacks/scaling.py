@@ -124,6 +124,15 @@ def measure_others(module: nn.Module) -> dict[int, ParameterSize]:
     }
 
 
+def matrix_ids(parts: Iterable[tuple[str, Tensor]]) -> set[int]:
+    """Return the ids of the matrices in sub-layers, which Muon trains.
+
+    parts: (role, weight) of all sub-layers; see `Stack.weights`
+    """
+    weights = [base_parameter(weight) for role, weight in parts if role in MATRIX_ROLES]
+    return {id(weight) for weight in weights if weight.ndim == 2}
+
+
 def base_parameter(weight: Tensor) -> Tensor:
     """Return the parameter that a weight is, or is a view of."""
     return weight if weight._base is None else weight._base

@@ -67,9 +67,14 @@ class CoordinateCheck:
         """Return the slope of a site over an axis; None if values are zero or not finite."""
         return Slope.fit(self.points(site, axis=axis, measure=measure, step=step))
 
+    @property
+    def measure(self) -> str:
+        """What is judged: updates, or activations if no step was taken."""
+        return "update" if self.steps else "activation"
+
     def verdict(self, site: str, *, axis: str = "width") -> Verdict:
-        """Return whether updates of a site are flat after the last step, grow or fall."""
-        return judge(self.points(site, axis=axis), self.tolerance)
+        """Return whether a site is flat after the last step, grows or falls; see `measure`."""
+        return judge(self.points(site, axis=axis, measure=self.measure), self.tolerance)
 
     @property
     def ok(self) -> bool:
@@ -111,7 +116,8 @@ class CoordinateCheck:
             ]
             parts = [f"{name}: {', '.join(by_verdict[name])}" for name in bad]
             flat = len(by_verdict.get("flat", ())) + len(by_verdict.get("zero", ()))
-            what = f"Over {axis}, the updates of {flat} of {len(self.sites)} sites stay the same"
+            count = f"{flat} of {len(self.sites)} sites"
+            what = f"Over {axis}, the {self.measure}s of {count} stay the same"
             texts.append(f"{what}; {'; '.join(parts)}." if parts else f"{what}.")
         return texts
 
@@ -120,6 +126,7 @@ class CoordinateCheck:
         return {
             "ok": self.ok,
             "steps": self.steps,
+            "measure": self.measure,
             "tolerance": self.tolerance,
             "sentences": self.sentences(),
             "sites": self.table(),
@@ -166,7 +173,7 @@ def coordcheck(
     ...     return nn.Sequential(nn.Linear(4, width), nn.ReLU(), nn.Linear(width, 2))
     >>> check = coordcheck(build, (16, 32, 64), batch=torch.ones(3, 4), steps=2)
     >>> check.sites, check.ok
-    (('*', 'output'), False)
+    (('0', '1', '2', 'output'), False)
     """
     widths, depths = _check_sizes("widths", widths), _check_sizes("depths", depths)
     if not widths:

@@ -1,6 +1,5 @@
 """Activations of a model at named sites, for models of addnorm and for any other module."""
 
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -22,8 +21,8 @@ def record_sites(model: nn.Module) -> Iterator[Recording]:
     """Record the activations of a forward pass.
 
     Models with stacks are recorded at the last stream of each stack, at the branches by kind, and
-    at the attention logits; other modules at the outputs of all leaves, where the same place of
-    different layers is one site. `output` is that of the whole module.
+    at the attention logits; other modules at the outputs of all leaves (`name_sites`). `output` is
+    that of the whole module.
     """
     record: Recording = {}
     hooks = [model.register_forward_hook(_store(record, OUTPUT))]
@@ -33,11 +32,9 @@ def record_sites(model: nn.Module) -> Iterator[Recording]:
             record, stack, f"{name.rpartition('.')[2]} " if len(stacks) > 1 else ""
         )
     if not stacks:
-        leaves = [(name, each) for name, each in model.named_modules() if not any(each.children())]
         hooks += [
-            each.register_forward_hook(_store(record, site_name(name)))
-            for name, each in leaves
-            if name
+            leaf.register_forward_hook(_store(record, site))
+            for leaf, site in name_sites(model).items()
         ]
     try:
         yield record
@@ -46,13 +43,36 @@ def record_sites(model: nn.Module) -> Iterator[Recording]:
             hook.remove()
 
 
-def site_name(path: str) -> str:
-    """Return the name of a site: numbers of layers become `*`.
+def name_sites(model: nn.Module) -> dict[nn.Module, str]:
+    """Return the sites of a module's leaves; the same place of different layers is one site.
 
-    >>> site_name("blocks.3.mlp.fc1")
-    'blocks.*.mlp.fc1'
+    Children of a list are layers if they have one class and equal shapes: `*` stands for their
+    number. In a list of different children, those that are alike share the number of the first.
+
+    >>> blocks = [nn.Sequential(nn.LayerNorm(4), nn.Linear(4, 4)) for _ in range(3)]
+    >>> sorted(set(name_sites(nn.Sequential(*blocks)).values()))
+    ['*.0', '*.1']
     """
-    return re.sub(r"(?<![^.])\d+(?![^.])", "*", path)
+    sites: dict[nn.Module, str] = {}
+    _add_leaves(sites, model, "")
+    return sites
+
+
+def _add_leaves(sites: dict[nn.Module, str], module: nn.Module, path: str) -> None:
+    children = dict(module.named_children())
+    if not children and path:
+        sites.setdefault(module, path)
+    kinds = {
+        name: (type(child), tuple(tuple(each.shape) for each in child.parameters()))
+        for name, child in children.items()
+        if name.isdigit()
+    }
+    are_layers = len(set(kinds.values())) == 1
+    first: dict[Any, str] = {}
+    for name, child in children.items():
+        number = "*" if are_layers else first.setdefault(kinds.get(name), name)
+        own = number if name in kinds else name
+        _add_leaves(sites, child, f"{path}.{own}" if path else own)
 
 
 def _hook_stack(record: Recording, stack: Stack, prefix: str) -> list[Any]:

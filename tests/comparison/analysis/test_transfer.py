@@ -95,3 +95,14 @@ def test_best_rate_at_the_end_of_the_grid_is_said():
     (outside,) = analyze_transfer(make_cells({(4, 64): 4e-3, (8, 64): 1e-4}))
     assert "a better rate may lie beyond" in outside.warning()
     assert "depth 8, dim 64" in outside.warning() and "depth 4" not in outside.warning()
+
+
+def test_sizes_that_did_not_train_are_said():
+    """All rates of 8 layers are stuck: that their best rate is that of 4 layers says nothing."""
+    cells = make_cells({(4, 64): 4e-3, (8, 64): 4e-3})
+    cells = [replace(each, state="stuck") if each.cell.depth == 8 else each for each in cells]
+    (result,) = analyze_transfer(cells)
+    assert "no learning rate trains at depth 8, dim 64, so that" in result.warning()
+    assert not result.moved() and not result.to_dict()["stays_best"]
+    (nothing,) = analyze_transfer([replace(each, state="stuck") for each in cells])
+    assert "no learning rate trains at any size" in nothing.warning()

@@ -21,5 +21,6 @@ class RateTransfersWithPostLn(RateTransferClaim):
     """Post-LN at two sizes, standard, with muP and with CompleteP."""
 
     wiring = "post_ln"
+    rates = (5e-4, 1e-3, 2e-3, 4e-3, 8e-3, 1.6e-2)
     paper_location = "section 3 and figure 2; the paper has Pre-LN only"
     about = ("post_ln",)

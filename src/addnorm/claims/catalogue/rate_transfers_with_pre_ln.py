@@ -21,5 +21,6 @@ class RateTransfersWithPreLn(RateTransferClaim):
     """Pre-LN at two sizes, standard, with muP and with CompleteP."""
 
     wiring = "pre_ln"
+    rates = (2e-3, 4e-3, 8e-3, 1.6e-2, 3.2e-2, 6.4e-2)
     paper_location = "section 3 and figure 2"
     about = ("pre_ln",)

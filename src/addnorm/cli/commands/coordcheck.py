@@ -42,7 +42,9 @@ def coordcheck(
         str, typer.Option(metavar="DEPTHS", help="Numbers of layers, such as 2,4,8")
     ] = "2,4,8",
     lr: Annotated[float, typer.Option(help="Learning rate; rather large")] = 0.01,
-    steps: Annotated[int, typer.Option(help="Optimizer steps, 0 to 10")] = 10,
+    steps: Annotated[
+        int, typer.Option(help="Optimizer steps; 0 judges the initial activations")
+    ] = 10,
     seeds: Annotated[int, typer.Option(help="Number of seeds")] = 2,
     optimizer: Annotated[str, typer.Option(help="adam or sgd")] = "adam",
     out: Annotated[
@@ -120,10 +122,10 @@ def _table(result: Any) -> Any:
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold cyan")
-    for name in ("axis", "site", "verdict", "slope of updates", "95 % interval"):
+    for name in ("axis", "site", "verdict", f"slope of {result.measure}s", "95 % interval"):
         table.add_column(name, no_wrap=True)
     for row in result.table():
-        slope = row["update_slope"]
+        slope = row[f"{result.measure}_slope"]
         cells = ["", ""]
         if slope:
             low, high = slope["low"], slope["high"]

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from addnorm.comparison.analysis.summary import EndedCell
@@ -26,6 +26,8 @@ class SizeCurve:
     seed did not end with a finite loss is left out."""
     failed: tuple[float, ...] = ()
     """Rates that are left out."""
+    trained: bool = True
+    """Whether a cell of this size trained; among those that are stuck, the best means little."""
 
     @property
     def name(self) -> str:
@@ -123,7 +125,15 @@ class TransferResult:
         )
 
     def warning(self) -> str:
-        """Return a sentence on sizes whose best rate is at an end of the grid; often empty."""
+        """Return sentences on sizes that did not train, or are best at an end of the grid."""
+        stuck = [each.name for each in self.curves if not each.trained]
+        sentences = []
+        if stuck:
+            where = self._join(stuck, "any size")
+            sentences.append(
+                f"{self.arm}: no learning rate trains at {where}, so that the best one there says "
+                "little; use more steps."
+            )
         at_ends = [
             each.name
             for each in self.curves
@@ -131,10 +141,15 @@ class TransferResult:
             and each.best[0] in (min(self.rates), max(self.rates))
             and len(self.rates) > 1
         ]
-        if not at_ends:
-            return ""
-        names = "; ".join(at_ends) if len(at_ends) < len(self.curves) else "every size"
-        return f"{self.arm}: a better rate may lie beyond those that were tried, at {names}."
+        if at_ends:
+            sentences.append(
+                f"{self.arm}: a better rate may lie beyond those that were tried, at "
+                f"{self._join(at_ends, 'every size')}."
+            )
+        return " ".join(sentences)
+
+    def _join(self, names: list[str], if_all: str) -> str:
+        return "; ".join(names) if len(names) < len(self.curves) else if_all
 
     def to_dict(self) -> dict[str, Any]:
         """Return the result as JSON data."""
@@ -142,7 +157,9 @@ class TransferResult:
             "arm": self.arm,
             "answer": self.sentence(),
             "warning": self.warning(),
-            "stays_best": not self.moved() and self.base.best is not None,
+            "stays_best": self.base.best is not None
+            and not self.moved()
+            and all(curve.trained for curve in self.curves),
             "sizes": [
                 {
                     "depth": curve.depth,
@@ -163,6 +180,7 @@ def analyze_transfer(cells: Iterable[EndedCell]) -> list[TransferResult]:
         cells: the cells of a comparison; those that did not end are left out
     """
     groups: dict[str, dict[tuple[int, int | None], dict[float, list[float]]]] = {}
+    trained = set[tuple[str, int, int | None]]()
     ended = [each for each in cells if each.state not in UNFINISHED]
     several = len({each.cell.warmup for each in ended}) > 1
     for each in ended:
@@ -174,10 +192,12 @@ def analyze_transfer(cells: Iterable[EndedCell]) -> list[TransferResult]:
         rates = sizes.setdefault((each.cell.depth, dim), {})
         value = each.loss if each.state in ("trained", "stuck") else math.nan
         rates.setdefault(each.cell.lr, []).append(value)
+        if each.state == "trained":
+            trained.add((arm, each.cell.depth, dim))
     results = []
     for arm, sizes in groups.items():
         curves = [
-            _make_curve(depth, dim, rates)
+            replace(_make_curve(depth, dim, rates), trained=(arm, depth, dim) in trained)
             for (depth, dim), rates in sorted(sizes.items(), key=lambda item: _order(item[0]))
         ]
         tried = sorted({rate for rates in sizes.values() for rate in rates})

@@ -1,5 +1,6 @@
 """The page of a coordinate check: verdicts, slopes, and sizes over width and depth."""
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,6 @@ from addnorm.transfer.coordcheck import CoordinateCheck
 from addnorm.transfer.slopes import Slope
 
 PAGE_FILE = "report.html"
-HEAD = ("site", "verdict", "slope of updates", "95 % interval", "of activations", "at the start")
 ABOUT = (
     "Root mean squares of activations and of their change since the start, of the same tokens. "
     "A slope of 0 is flat: the site changes as much in every model. Updates that grow with the "
@@ -43,20 +43,24 @@ def render_coordcheck_page(check: CoordinateCheck, facts: Mapping[str, Any]) -> 
 
 
 def _axis_section(check: CoordinateCheck, axis: str) -> Section:
+    slopes = {site: check.slope(site, axis=axis, measure=check.measure) for site in check.sites}
+    head = ("site", "verdict", f"slope of {check.measure}s", "95 % interval")
     rows = [
         (
             site,
             check.verdict(site, axis=axis),
-            _format(check.slope(site, axis=axis)),
-            _interval(check.slope(site, axis=axis)),
+            _format(slopes[site]),
+            _interval(slopes[site]),
             _format(check.slope(site, axis=axis, measure="activation")),
             _format(check.slope(site, axis=axis, measure="activation", step=0)),
         )
         for site in check.sites
     ]
-    parts: list[Part] = [Table("Slopes", HEAD, rows, wide=True, stacked=True)]
+    parts: list[Part] = [
+        Table("Slopes", (*head, "of activations", "at the start"), rows, wide=True, stacked=True)
+    ]
     for site in check.sites:
-        for measure in ("update", "activation"):
+        for measure in ("update", "activation") if check.steps else ("activation",):
             parts.append(
                 plot_lines(
                     _lines(check, site, axis, measure),
@@ -90,4 +94,5 @@ def _format(slope: Slope | None) -> str:
 
 
 def _interval(slope: Slope | None) -> str:
-    return "" if slope is None else f"{slope.low:+.2f} to {slope.high:+.2f}"
+    is_known = slope is not None and math.isfinite(slope.low)
+    return f"{slope.low:+.2f} to {slope.high:+.2f}" if slope and is_known else ""

@@ -13,6 +13,7 @@ from addnorm.core.errors import UserError
 from addnorm.core.registry import Epsilon
 from addnorm.models.base import WiredModule
 from addnorm.scales.base import Rule
+from addnorm.stacks.scaling import matrix_ids
 from addnorm.train.optimizers.base import (
     Beta,
     NamedParameters,
@@ -66,12 +67,11 @@ class Muon(Optimizer):
         eps: Epsilon = 1e-8,
     ) -> None:
         no_decay = model.no_decay()
-        weights = [weight for stack in model.stacks for weight in stack.weights()]
-        matrix_ids = {id(weight) for role, weight in weights if role != "bias"}
+        in_layers = matrix_ids(part for stack in model.stacks for part in stack.weights())
         matrices: NamedParameters = []
         others: NamedParameters = []
         for name, parameter in trainable_parameters(model):
-            is_matrix = id(parameter) in matrix_ids and parameter.ndim == 2 and name not in no_decay
+            is_matrix = id(parameter) in in_layers and name not in no_decay
             (matrices if is_matrix else others).append((name, parameter))
         if not matrices:
             raise UserError(
