@@ -57,11 +57,12 @@ def render_fit_page(fitted: FitResult) -> str:
         about=f"{module.config.model} with {module.config.wiring}, fitted to {fitted.trained:,} "
         "rows",
         key_numbers={"rows": f"{fitted.trained:,}", **numbers},
-        sections=list(_sections(fitted)),
+        sections=list(fit_sections(fitted)),
     )
 
 
-def _sections(fitted: FitResult) -> Iterator[Section]:
+def fit_sections(fitted: FitResult) -> Iterator[Section]:
+    """Yield the sections of the page of a fit."""
     yield Section("Summary", [_headline(fitted)])
     if fitted.scores:
         yield Section(

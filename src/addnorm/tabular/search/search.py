@@ -152,7 +152,7 @@ class TabularSearch(MetaEstimatorMixin, BaseEstimator):
         if estimator.random_state is None:
             estimator.set_params(random_state=seed)
         space = resolve_space(estimator, self.space)
-        name, self.scorer_ = make_search_scorer(estimator, self.scoring)
+        self.metric_name_, self.scorer_ = make_search_scorer(estimator, self.scoring)
         data, digest, types = self._check_data(X, y, weights, groups, seed)
         # All splits are read with the types of the whole table.
         typed = clone(estimator).set_params(column_types=types)
@@ -168,7 +168,7 @@ class TabularSearch(MetaEstimatorMixin, BaseEstimator):
             "space": {name: repr(each) for name, each in space.items()},
             "searcher": self.searcher,
             "candidates": self.n_trials if self.searcher == "halving" else None,
-            "scoring": name,
+            "scoring": self.metric_name_,
             "splits": str(self.cv),
             "pruning": bool(self.pruning),
             "seed": seed,
@@ -178,7 +178,9 @@ class TabularSearch(MetaEstimatorMixin, BaseEstimator):
         spent = sum(sum(trial.seconds) for trial in log.trials)
         limit = math.inf if self.max_seconds is None else float(self.max_seconds)
         deadline = started + limit - spent
-        progress = SearchProgress(name, self.n_trials, len(log.trials), verbose=self.verbose)
+        progress = SearchProgress(
+            self.metric_name_, self.n_trials, len(log.trials), verbose=self.verbose
+        )
         while (proposal := searcher.propose(log.trials)) is not None:
             end = deadline - self._refit_seconds(log.trials, data) if log.trials else math.inf
             if time.monotonic() >= end:
