@@ -19,7 +19,7 @@ MAX_TABLE_ROWS = 15
 MAX_CURVES = 60
 """Trials in the chart of validation losses."""
 STATE_COLORS = {"best": "var(--orange)", COMPLETE: "var(--blue)", PRUNED: "var(--quiet)"}
-LOG_RATIO = 50.0
+LOG_RATIO = 10.0
 """Ratio of the largest to the smallest value of a parameter from which on its axis is log."""
 
 
