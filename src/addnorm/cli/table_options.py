@@ -68,6 +68,7 @@ def open_table(
     ids: list[str] | None,
     test_size: float,
     seed: int,
+    in_parts: bool = False,
 ) -> "tuple[Any, FitConfig]":
     """Read a table, print its columns and what is suspicious about them; return it and its config.
 
@@ -82,6 +83,7 @@ def open_table(
         ids: columns that identify rows
         test_size: fraction of test rows
         seed: seed of the split and the fit
+        in_parts: read and describe the first rows only
     """
     import numpy as np
 
@@ -90,6 +92,7 @@ def open_table(
     from addnorm.tabular.columns.suspicious_columns import describe_suspicious_columns
     from addnorm.tabular.columns.table_files import read_table
     from addnorm.tabular.fit_run import FitConfig, drop_columns
+    from addnorm.tabular.streaming.fit_run_parts import read_first_part
     from addnorm.tabular.task_setup import infer_task, split_target
 
     if not target:
@@ -101,7 +104,13 @@ def open_table(
     kinds = params.get("column_types", {})
     texts = {name: "string" for name, kind in kinds.items() if kind in ("categorical", "string")}
     texts |= {name: "string" for name in ids or ()}
-    frame, csv_types = read_table(table, texts)
+    if in_parts:
+        frame, rows = read_first_part(table)
+        csv_types, extent = dict[str, str](), f"{rows:,} rows, read in parts"
+        console.print(f"addnorm: the first {len(frame):,} rows:")
+    else:
+        frame, csv_types = read_table(table, texts)
+        extent = f"{len(frame):,} rows"
     X, y = split_target(frame, target)
     X = drop_columns(X, (*(drop or ()), *(ids or ())))
     resolved_task = infer_task(y) if task == "auto" else task
@@ -112,7 +121,7 @@ def open_table(
     ):
         console.print(f"addnorm: {sentence}", soft_wrap=True)
     console.print(
-        f"addnorm: {len(frame):,} rows, {X.shape[1]} columns; {resolved_task} {target!r}"
+        f"addnorm: {extent}, {X.shape[1]} columns; {resolved_task} {target!r}"
         f"{' (override with --task)' if task == 'auto' else ''}",
         soft_wrap=True,
     )

@@ -15,6 +15,8 @@ from addnorm.cli.table_options import (
     Target,
     Task,
     TestSize,
+    open_table,
+    scores_table,
 )
 
 
@@ -31,6 +33,14 @@ def fit(
     ids: Ids = None,
     test_size: TestSize = 0.2,
     seed: Seed = 0,
+    in_parts: Annotated[
+        bool,
+        typer.Option(
+            "--in-parts",
+            help="Read a Parquet or Arrow table in parts, with little memory; automatic for tables "
+            "that do not fit into memory",
+        ),
+    ] = False,
     force: Annotated[
         bool, typer.Option("--force", help="Replace the run in the output folder")
     ] = False,
@@ -41,11 +51,13 @@ def fit(
     """
     from rich.console import Console
 
-    from addnorm.cli.table_options import open_table, scores_table
     from addnorm.tabular.fit_run import check_run_folder, fit_run
+    from addnorm.tabular.streaming.fit_run_parts import fit_run_parts
+    from addnorm.tabular.streaming.table_parts import is_too_large
 
     check_run_folder(out, force=force)
     console = Console(stderr=True, highlight=False, markup=False)
+    in_parts = in_parts or is_too_large(table)
     frame, config = open_table(
         console,
         table,
@@ -57,8 +69,12 @@ def fit(
         ids=ids,
         test_size=test_size,
         seed=seed,
+        in_parts=in_parts,
     )
-    result = fit_run(frame, config, out, verbose=True)
+    if in_parts:
+        result = fit_run_parts(config, out, verbose=True)
+    else:
+        result = fit_run(frame, config, out, verbose=True)
     from addnorm.report.table_page import write_fit_report
 
     page = write_fit_report(out, result)

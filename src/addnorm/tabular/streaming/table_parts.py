@@ -8,6 +8,7 @@ import numpy as np
 
 from addnorm.core.errors import UserError
 from addnorm.data.readers.tables import infer_format
+from addnorm.tabular.columns.table_files import max_table_bytes
 
 PART_ROWS = 1 << 14
 """Largest number of rows of a frame."""
@@ -111,6 +112,27 @@ def uniform_numbers(rows: np.ndarray, seed: int) -> np.ndarray:
         x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
         x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return ((x ^ (x >> np.uint64(31))) >> np.uint64(11)).astype(np.float64) / 2**53
+
+
+def is_too_large(path: Path) -> bool:
+    """Return whether a Parquet or Arrow table is too large to be read as a whole."""
+    import pyarrow
+    import pyarrow.parquet
+
+    if not is_readable_in_parts(path) or not path.exists():
+        return False
+    size = 0
+    for file in _list_files(path):
+        if infer_format(file) != "parquet":
+            size += file.stat().st_size
+            continue
+        try:
+            with pyarrow.parquet.ParquetFile(file) as table:
+                groups = range(table.num_row_groups)
+                size += sum(table.metadata.row_group(each).total_byte_size for each in groups)
+        except pyarrow.ArrowException:
+            return False  # the reader of whole tables explains it
+    return size > max_table_bytes()
 
 
 def is_readable_in_parts(path: Path) -> bool:
