@@ -64,6 +64,7 @@ from addnorm.tabular.inspection.importance import (
     Importances,
     compute_importances,
 )
+from addnorm.tabular.inspection.mixin import InspectionMixin
 from addnorm.tabular.io.store import load_estimator, module_bytes, module_from_bytes, save_estimator
 from addnorm.tabular.params import make_model_config, resolve_seed, resolve_threads
 from addnorm.tabular.pretrain import pretrain_network
@@ -81,7 +82,11 @@ ROWS_PER_CHUNK = 8192
 
 
 class TabularTransformer(
-    PartialFitMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator
+    PartialFitMixin,
+    InspectionMixin,
+    ClassNamePrefixFeaturesOutMixin,
+    TransformerMixin,
+    BaseEstimator,
 ):
     """Shared implementation of `TabularTransformerClassifier` and `TabularTransformerRegressor`."""
 
