@@ -26,6 +26,7 @@ from addnorm.report.html.page import (
     render_page,
     write_page,
 )
+from addnorm.report.tabular.explanation_charts import explanation_sections
 from addnorm.tabular.bagged_model import list_networks
 from addnorm.tabular.fit_run import FitResult, format_param
 from addnorm.tabular.inspection.calibration import Reliability
@@ -81,6 +82,7 @@ def fit_sections(fitted: FitResult) -> Iterator[Section]:
             f"{fitted.estimator.temperature_:.2f}.",
         )
     yield Section("Feature importance", [_importance(fitted)], about=_describe_importance(fitted))
+    yield from explanation_sections(fitted)
     yield Section("Model", _model_parts(fitted))
     yield Section("Columns", [_columns(fitted)])
     yield Section("Reproduce", [_reproduce_command(fitted)])

@@ -7,7 +7,7 @@ from typing import Any
 
 from addnorm.core.errors import UserError, unknown_name_message
 from addnorm.core.locks import folder_lock
-from addnorm.tabular.fit_run import TASKS, FitConfig, FitResult, save_run
+from addnorm.tabular.fit_run import SAMPLE_ROWS, TASKS, FitConfig, FitResult, save_run
 from addnorm.tabular.fit_scores import score_estimator
 from addnorm.tabular.streaming.fit_parts import fit_parts
 from addnorm.tabular.streaming.table_parts import TableParts
@@ -51,6 +51,8 @@ def fit_run_parts(config: FitConfig, folder: str | Path, *, verbose: bool = Fals
             scores = {"addnorm": score_estimator(estimator, X, y) | {"seconds": seconds}}
             reliability = estimator.reliability(X, y) if config.task == "classify" else None
             trained = round(rows * (1 - config.holdout))
-            result = FitResult(config, estimator, trained, len(test), scores, reliability, NOTE)
+            result = FitResult(
+                config, estimator, trained, len(test), scores, reliability, NOTE, X[:SAMPLE_ROWS]
+            )
         save_run(result, folder)
     return result
