@@ -213,3 +213,9 @@ def test_time_limit_counts_encoding(monkeypatch):
     monkeypatch.setattr(module.time, "monotonic", lambda: next(clock, real()))
     regressor(max_epochs=2, max_seconds=5.0).fit(X, NUMBERS)
     assert limits == [1005.0]
+
+
+def test_weights_of_validation_rows_need_validation_rows():
+    for model, y in ((classifier(), LABELS), (regressor(), np.arange(len(LABELS), dtype=float))):
+        with pytest.raises(UserError, match="sample_weight_val: expected None without X_val"):
+            model.fit(FRAME, y, sample_weight_val=np.ones(len(LABELS)))

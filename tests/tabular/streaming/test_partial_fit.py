@@ -3,6 +3,7 @@
 import pickle
 
 import numpy as np
+import pandas as pd
 import pytest
 import scipy.sparse
 
@@ -115,3 +116,11 @@ def test_sparse_parts_and_weights():
 def test_settings_that_a_stream_cannot_have_are_refused(changes, message):
     with pytest.raises(UserError, match=message):
         stream(classifier(model="mlp", **changes), passes=3)
+
+
+def test_ordered_classes_keep_their_order():
+    labels = pd.Categorical(
+        np.resize(["low", "mid", "high"], 80), ["low", "mid", "high"], ordered=True
+    )
+    model = classifier(model="mlp", loss="ordinal").partial_fit(FRAME[:80], labels)
+    assert model.classes_[list(model.target_.order)].tolist() == ["low", "mid", "high"]

@@ -42,6 +42,7 @@ from addnorm.tabular.streaming.network_stream import NetworkStream, shuffled_bat
 from addnorm.tabular.training.loop import WeightedBatch, build_model
 from addnorm.tabular.training.prediction import predict
 from addnorm.tabular.training.targets import (
+    ordered_categories,
     rank_classes,
     reject_missing_targets,
     reject_mixed_labels,
@@ -148,12 +149,14 @@ def _check_part(
         inputs = estimator._check_input(X, y, weights, reset=is_first)
         values = np.asarray(y, dtype=np.float64)
     else:
+        categories = ordered_categories(y)
         y = _check_y(y, estimator=estimator)
         reject_mixed_labels(y)
         check_classification_targets(y)
         inputs = estimator._check_input(X, y, weights, reset=is_first)
         if is_first:
-            set_classes(estimator, np.unique(y if classes is None else np.asarray(classes)))
+            labels = np.unique(y if classes is None else np.asarray(classes))
+            set_classes(estimator, labels, categories)
         elif classes is not None and set(classes) != set(estimator.classes_.tolist()):
             raise UserError(
                 f"classes: expected those of the first call, {estimator.classes_.tolist()[:20]}, "
@@ -169,8 +172,14 @@ def _check_part(
     return inputs.drop_zero_weights(), values[positive]
 
 
-def set_classes(estimator: Any, classes: np.ndarray) -> None:
-    """Set the sorted classes of a classifier."""
+def set_classes(estimator: Any, classes: np.ndarray, order: list[Any] | None = None) -> None:
+    """Set the sorted classes of a classifier.
+
+    Args:
+        estimator: the classifier
+        classes: sorted labels
+        order: labels from the lowest class to the highest, for the ordinal loss of texts
+    """
     if len(classes) < 2:
         raise UserError(
             f"{type(estimator).__name__} needs samples of at least 2 classes in the data, but the "
@@ -178,7 +187,7 @@ def set_classes(estimator: Any, classes: np.ndarray) -> None:
         )
     estimator.classes_, estimator.temperature_ = classes, 1.0
     is_ordinal = estimator.loss == "ordinal"
-    estimator._class_order = rank_classes(classes, None) if is_ordinal else None
+    estimator._class_order = rank_classes(classes, order) if is_ordinal else None
 
 
 def encode_labels(estimator: Any, y: np.ndarray) -> np.ndarray:
