@@ -92,7 +92,7 @@ def open_table(
     from addnorm.tabular.columns.suspicious_columns import describe_suspicious_columns
     from addnorm.tabular.columns.table_files import read_table
     from addnorm.tabular.fit_run import FitConfig, drop_columns
-    from addnorm.tabular.streaming.fit_run_parts import read_first_part
+    from addnorm.tabular.runs.fit_run_parts import read_first_part
     from addnorm.tabular.task_setup import infer_task, split_target
 
     if not target:

@@ -10,6 +10,7 @@ import numpy as np
 
 from addnorm.report.charts.base import VALUES, assemble_chart, named_data
 from addnorm.report.charts.curves import plot_loss
+from addnorm.report.charts.explanations import explanation_sections
 from addnorm.report.diagram.blocks import build_block_diagram
 from addnorm.report.diagram.html_figure import diagram_figure
 from addnorm.report.diagram.label_text import format_formula
@@ -26,7 +27,6 @@ from addnorm.report.html.page import (
     render_page,
     write_page,
 )
-from addnorm.report.tabular.explanation_charts import explanation_sections
 from addnorm.tabular.bagged_model import list_networks
 from addnorm.tabular.fit_run import FitResult, format_param
 from addnorm.tabular.inspection.calibration import Reliability

@@ -52,7 +52,7 @@ def fit(
     from rich.console import Console
 
     from addnorm.tabular.fit_run import check_run_folder, fit_run
-    from addnorm.tabular.streaming.fit_run_parts import fit_run_parts
+    from addnorm.tabular.runs.fit_run_parts import fit_run_parts
     from addnorm.tabular.streaming.table_parts import is_too_large
 
     check_run_folder(out, force=force)

@@ -70,7 +70,7 @@ def tune(
     from rich.console import Console
 
     from addnorm.report.tabular.tune_page import write_tune_report
-    from addnorm.tabular.search.tune_run import TuneOptions, prepare_tune_folder, tune_run
+    from addnorm.tabular.runs.tune_run import TuneOptions, prepare_tune_folder, tune_run
 
     prepare_tune_folder(out, force=force)
     console = Console(stderr=True, highlight=False, markup=False)

@@ -1,1 +1,1 @@
-"""Pages about tables: searches and explanations."""
+"""Pages about tables."""
