@@ -65,7 +65,9 @@ def render_fit_page(fitted: FitResult) -> str:
 def fit_sections(fitted: FitResult) -> Iterator[Section]:
     """Yield the sections of the page of a fit."""
     yield Section("Summary", [_headline(fitted)])
-    if fitted.scores:
+    if fitted.scores and "gradient boosting" not in fitted.scores:
+        yield Section("Scores on held-out rows", [_scores(fitted.scores)])
+    elif fitted.scores:
         yield Section(
             "Comparison with gradient boosting",
             [_scores(fitted.scores)],
@@ -250,5 +252,7 @@ def _reproduce_command(fitted: FitResult) -> CollapsibleText:
     ]
     options = ["--target", config.target, "--task", config.task, *column_types]
     options += ["--test-size", f"{config.holdout:g}", "--seed", str(config.seed)]
+    for name, columns in (("--drop", config.drop), ("--id", config.ids)):
+        options += [argument for column in columns for argument in (name, column)]
     command = shlex.join(["addnorm", "fit", config.table, *params, *options])
     return CollapsibleText("Command that repeats this fit bit for bit", command)
