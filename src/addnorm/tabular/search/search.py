@@ -295,12 +295,12 @@ class TabularSearch(MetaEstimatorMixin, BaseEstimator):
         """Return the predictions of the best estimator."""
         return np.asarray(self._best().predict(X))
 
-    @available_if(_has("predict_proba"))
+    @available_if(_has("predict_proba"))  # type: ignore[untyped-decorator]
     def predict_proba(self, X: Any) -> np.ndarray:
         """Return the class probabilities of the best estimator."""
         return np.asarray(self._best().predict_proba(X))
 
-    @available_if(_has("predict_log_proba"))
+    @available_if(_has("predict_log_proba"))  # type: ignore[untyped-decorator]
     def predict_log_proba(self, X: Any) -> np.ndarray:
         """Return the logarithms of the class probabilities of the best estimator."""
         return np.asarray(self._best().predict_log_proba(X))
