@@ -65,6 +65,8 @@ class _Stream(NamedTuple):
 class PartialFitMixin:
     """Adds `partial_fit` to the estimators."""
 
+    history_: list[dict[str, float]]
+
     @rollback_on_error
     def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> Self:
         """Train on one part of a stream, with one pass over its rows.
@@ -88,7 +90,7 @@ class PartialFitMixin:
         if stream is None or stream.module is not self.__dict__.get("module_"):
             stream = None
         seed = resolve_seed(self) if stream is None else stream.seed
-        number = 1 if is_first else len(self.history_) + 1  # type: ignore[has-type]
+        number = 1 if is_first else len(self.history_) + 1
         self.__dict__.pop("_stream", None)  # an interrupted call must not continue it
         with torch_context(
             threads=resolve_threads(self),
@@ -119,9 +121,8 @@ class PartialFitMixin:
         return self
 
     def __getstate__(self) -> dict[str, Any]:
-        state = dict(super().__getstate__())  # type: ignore[misc]
-        state.pop("_stream", None)
-        return state
+        inherited: Any = super().__getstate__()
+        return {name: value for name, value in inherited.items() if name != "_stream"}
 
 
 def _check_stream_params(estimator: Any) -> None:
