@@ -45,7 +45,11 @@ if TYPE_CHECKING:
         SelfAttention,
         Sublayer,
     )
-    from addnorm.tabular import TabularTransformerClassifier, TabularTransformerRegressor
+    from addnorm.tabular import (
+        TabularSearch,
+        TabularTransformerClassifier,
+        TabularTransformerRegressor,
+    )
     from addnorm.transfer.coordcheck import coordcheck
     from addnorm.wirings import Wiring
 
@@ -79,6 +83,7 @@ _HOME = {
     "Stack": "addnorm.stacks",
     "Study": "addnorm.comparison",
     "Sublayer": "addnorm.sublayers",
+    "TabularSearch": "addnorm.tabular",
     "TabularTransformerClassifier": "addnorm.tabular",
     "TabularTransformerRegressor": "addnorm.tabular",
     "Card": "addnorm.core",
@@ -133,6 +138,7 @@ __all__ = [
     "Stack",
     "Study",
     "Sublayer",
+    "TabularSearch",
     "TabularTransformerClassifier",
     "TabularTransformerRegressor",
     "UserError",

@@ -225,3 +225,9 @@ def test_early_stopping_needs_rows_of_the_rare_class(positive, validates):
     assert "valid" in forced.history_[0]
     numbers = regressor(max_epochs=1).fit(X, y.astype(float))  # has no classes
     assert "valid" in numbers.history_[0]
+
+
+def test_weights_of_validation_rows_need_validation_rows():
+    for model, y in ((classifier(), LABELS), (regressor(), np.arange(len(LABELS), dtype=float))):
+        with pytest.raises(UserError, match="sample_weight_val: expected None without X_val"):
+            model.fit(FRAME, y, sample_weight_val=np.ones(len(LABELS)))

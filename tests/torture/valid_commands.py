@@ -65,6 +65,7 @@ def valid_lines() -> dict[tuple[str, ...], list[str]]:
         ("classify",): ["RUN"],
         ("fill-mask",): ["RUN"],
         ("fit",): [table, "--target", "y", "-o", "fitted", "max_epochs=1"],
+        ("tune",): [table, "--target", "y", "-o", "tuned", "max_epochs=1", "--trials", "1"],
         ("predict",): ["fitted", table],
         ("export",): [data, "--to", "torch", "-o", "exported"],
         ("rewire",): [data, "--norm", "rms", "-o", "rewired"],
@@ -92,4 +93,5 @@ def replace_long_work(monkeypatch, words: tuple[str, ...]) -> None:
     monkeypatch.setattr("addnorm.tasks.TextTask.make_demo", stop)
     monkeypatch.setattr("addnorm.train.trainer.Trainer.run", stop)
     monkeypatch.setattr("addnorm.tabular.TabularTransformerClassifier.fit", stop)
+    monkeypatch.setattr("addnorm.tabular.TabularSearch.fit", stop)
     monkeypatch.setattr("addnorm.comparison.engines.local._start_server", lambda: None)

@@ -36,6 +36,7 @@ from addnorm.cli.commands.selftest import selftest
 from addnorm.cli.commands.show import show
 from addnorm.cli.commands.train import train
 from addnorm.cli.commands.translate import translate
+from addnorm.cli.commands.tune import tune
 from addnorm.core.errors import UserError
 from addnorm.core.interrupts import clear_received_signal, interrupt_exit_code, received_signal
 
@@ -64,6 +65,7 @@ COMMANDS: dict[str, Callable[..., Any] | typer.Typer] = {
     "classify": classify,
     "fill-mask": fill_mask,
     "fit": fit,
+    "tune": tune,
     "predict": predict,
     "rewire": rewire,
     "export": export,

@@ -10,6 +10,7 @@ import numpy as np
 
 from addnorm.report.charts.base import VALUES, assemble_chart, named_data
 from addnorm.report.charts.curves import plot_loss
+from addnorm.report.charts.explanations import explanation_sections
 from addnorm.report.diagram.blocks import build_block_diagram
 from addnorm.report.diagram.html_figure import diagram_figure
 from addnorm.report.diagram.label_text import format_formula
@@ -57,13 +58,16 @@ def render_fit_page(fitted: FitResult) -> str:
         about=f"{module.config.model} with {module.config.wiring}, fitted to {fitted.trained:,} "
         "rows",
         key_numbers={"rows": f"{fitted.trained:,}", **numbers},
-        sections=list(_sections(fitted)),
+        sections=list(fit_sections(fitted)),
     )
 
 
-def _sections(fitted: FitResult) -> Iterator[Section]:
+def fit_sections(fitted: FitResult) -> Iterator[Section]:
+    """Yield the sections of the page of a fit."""
     yield Section("Summary", [_headline(fitted)])
-    if fitted.scores:
+    if fitted.scores and "gradient boosting" not in fitted.scores:
+        yield Section("Scores on held-out rows", [_scores(fitted.scores)])
+    elif fitted.scores:
         yield Section(
             "Comparison with gradient boosting",
             [_scores(fitted.scores)],
@@ -80,6 +84,7 @@ def _sections(fitted: FitResult) -> Iterator[Section]:
             f"{fitted.estimator.temperature_:.2f}.",
         )
     yield Section("Feature importance", [_importance(fitted)], about=_describe_importance(fitted))
+    yield from explanation_sections(fitted)
     yield Section("Model", _model_parts(fitted))
     yield Section("Columns", [_columns(fitted)])
     yield Section("Reproduce", [_reproduce_command(fitted)])
@@ -247,5 +252,7 @@ def _reproduce_command(fitted: FitResult) -> CollapsibleText:
     ]
     options = ["--target", config.target, "--task", config.task, *column_types]
     options += ["--test-size", f"{config.holdout:g}", "--seed", str(config.seed)]
+    for name, columns in (("--drop", config.drop), ("--id", config.ids)):
+        options += [argument for column in columns for argument in (name, column)]
     command = shlex.join(["addnorm", "fit", config.table, *params, *options])
     return CollapsibleText("Command that repeats this fit bit for bit", command)

@@ -1,6 +1,6 @@
 """Progress display of a fit: a progress bar on a terminal, log lines elsewhere."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -46,6 +46,34 @@ class FitProgress(TrainCallback):
         self.bar.stop()
 
 
-def make_fit_callback(*, verbose: bool | int, max_seconds: float | None = None) -> TrainCallback:
-    """Return a progress display if `verbose`, otherwise a callback that does nothing."""
-    return FitProgress(max_seconds) if verbose else TrainCallback()
+class MonitoredFit(TrainCallback):
+    """Passes every epoch to a function, which may raise to end the fit, and to another callback."""
+
+    def __init__(
+        self, monitor: Callable[[Mapping[str, float]], None], callback: TrainCallback
+    ) -> None:
+        self.monitor, self.callback = monitor, callback
+
+    def on_epoch_end(self, epoch: int, num_epochs: int, metrics: Mapping[str, float]) -> None:
+        self.callback.on_epoch_end(epoch, num_epochs, metrics)
+        self.monitor(metrics)
+
+    def close(self) -> None:
+        self.callback.close()
+
+
+def make_fit_callback(
+    *,
+    verbose: bool | int,
+    max_seconds: float | None = None,
+    monitor: Callable[[Mapping[str, float]], None] | None = None,
+) -> TrainCallback:
+    """Return the callback of a fit.
+
+    Args:
+        verbose: whether to show progress
+        max_seconds: time limit, for the display
+        monitor: gets the metrics of every epoch; see `MonitoredFit`
+    """
+    callback = FitProgress(max_seconds) if verbose else TrainCallback()
+    return callback if monitor is None else MonitoredFit(monitor, callback)

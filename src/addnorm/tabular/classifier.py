@@ -319,7 +319,7 @@ class TabularTransformerClassifier(ClassifierMixin, TabularTransformer):
         self.temperature_ = 1.0
         is_ordinal = self.loss == "ordinal"
         self._class_order = rank_classes(classes, categories) if is_ordinal else None
-        X_val, y_val = parse_eval_set(eval_set, X_val, y_val)
+        X_val, y_val = parse_eval_set(eval_set, X_val, y_val, sample_weight_val)
         valid_rows = None if X_val is None else self._check_valid(X_val, y_val, sample_weight_val)
         self._fit(inputs, codes, labels=y, groups=groups, valid_rows=valid_rows)
         return self

@@ -226,7 +226,7 @@ def check_column_names(encoder: TableEncoder, X: Any, origin: str) -> None:
 
 def select_rows(X: Any, index: Any) -> Any:
     """Select rows of a checked table by index or slice."""
-    return X[index] if isinstance(X, np.ndarray) else X.iloc[index]
+    return X.iloc[index] if hasattr(X, "iloc") else X[index]
 
 
 def select_column_rows(columns: Sequence[Column], index: np.ndarray) -> list[Column]:

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
+from scipy.sparse import issparse
 from sklearn.base import (
     BaseEstimator,
     ClassNamePrefixFeaturesOutMixin,
@@ -39,12 +40,8 @@ from addnorm.models.tabular import TableBatch, TableConfig, TableModel
 from addnorm.models.tabular.members import MemberAverage
 from addnorm.tabular.bagged_model import join_networks, list_networks
 from addnorm.tabular.columns.encoder import TableEncoder
-from addnorm.tabular.columns.reader import (
-    format_cell,
-    is_frame,
-    reject_records,
-    to_pandas,
-)
+from addnorm.tabular.columns.reader import format_cell, is_frame, reject_records, to_pandas
+from addnorm.tabular.columns.sparse import check_sparse
 from addnorm.tabular.dataset import (
     CheckedInput,
     FitData,
@@ -67,13 +64,11 @@ from addnorm.tabular.inspection.importance import (
     Importances,
     compute_importances,
 )
+from addnorm.tabular.inspection.mixin import InspectionMixin
 from addnorm.tabular.io.store import load_estimator, module_bytes, module_from_bytes, save_estimator
-from addnorm.tabular.params import (
-    make_model_config,
-    resolve_seed,
-    resolve_threads,
-)
+from addnorm.tabular.params import make_model_config, resolve_seed, resolve_threads
 from addnorm.tabular.pretrain import pretrain_network
+from addnorm.tabular.streaming.partial_fit import PartialFitMixin
 from addnorm.tabular.temperature import COST, cross_fit_temperature
 from addnorm.tabular.training.loop import WeightedBatch
 from addnorm.tabular.training.prediction import predict
@@ -86,7 +81,13 @@ ROWS_PER_CHUNK = 8192
 """Rows per chunk at prediction time."""
 
 
-class TabularTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
+class TabularTransformer(
+    PartialFitMixin,
+    InspectionMixin,
+    ClassNamePrefixFeaturesOutMixin,
+    TransformerMixin,
+    BaseEstimator,
+):
     """Shared implementation of `TabularTransformerClassifier` and `TabularTransformerRegressor`."""
 
     # Set by fit.
@@ -265,7 +266,7 @@ class TabularTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         X = self._check_table(X, reset=False)
         outputs = []
         with torch_context(threads=resolve_threads(self)):
-            for start in range(0, len(X), ROWS_PER_CHUNK):
+            for start in range(0, X.shape[0], ROWS_PER_CHUNK):
                 chunk = select_rows(X, slice(start, start + ROWS_PER_CHUNK))
                 cells = self.encoder_.encode(chunk)
                 outputs.append(self._predict_cells(cells, embeddings=embeddings))
@@ -350,7 +351,7 @@ class TabularTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         X = self._check_table(X, reset=reset)
         check_consistent_length(X, y)
         weights = _check_sample_weight(
-            weights, np.empty((len(X), 1)), dtype=np.float64, ensure_non_negative=True
+            weights, np.empty((X.shape[0], 1)), dtype=np.float64, ensure_non_negative=True
         )
         return CheckedInput(X, weights, row_multiplicity(weights))
 
@@ -372,7 +373,11 @@ class TabularTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
             validate_data(self, X, reset=reset, skip_check_array=True)
             return X
         reject_records(X)
-        array = validate_data(self, X, reset=reset, dtype=None, ensure_all_finite=False)
+        array = validate_data(
+            self, X, reset=reset, dtype=None, ensure_all_finite=False, accept_sparse="csr"
+        )
+        if issparse(array):
+            return check_sparse(array, rows=array.shape[0] if reset else ROWS_PER_CHUNK)
         if array.dtype.kind == "c":
             raise UserError("Complex data not supported")
         # NumPy converts the numbers of a list to strings if the list contains any string.
@@ -386,6 +391,7 @@ class TabularTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.input_tags.allow_nan = True
+        tags.input_tags.sparse = True
         tags.input_tags.string = True
         tags.input_tags.categorical = True
         tags.target_tags.required = True

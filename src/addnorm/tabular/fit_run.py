@@ -28,6 +28,8 @@ from addnorm.tabular.io.store import save_estimator
 from addnorm.tabular.task_setup import infer_column_types, split_rows, split_target
 
 CONFIG, ROWS = "config.yaml", "rows.jsonl"
+SAMPLE_ROWS = 100
+"""Test rows that the report explains predictions with."""
 TASKS: dict[str, Any] = {
     "classify": TabularTransformerClassifier,
     "regress": TabularTransformerRegressor,
@@ -77,6 +79,8 @@ class FitResult:
     """Calibration on the test rows, for classifiers."""
     note: str = ""
     """Reason for missing gradient-boosting scores, or empty."""
+    sample: Any = None
+    """Frame with a few of the test rows, to explain predictions with."""
 
     def __str__(self) -> str:
         lines = [
@@ -148,7 +152,14 @@ def _fit_run(frame: Any, config: FitConfig, folder: str | Path, *, verbose: bool
     except ValueError as error:  # for example a class with a single row
         note = f"Gradient boosting could not be fitted: {' '.join(str(error).split())}"
     reliability = estimator.reliability(X_test, y_test) if classify else None
-    result = replace(result, tested=len(X_test), scores=scores, reliability=reliability, note=note)
+    result = replace(
+        result,
+        tested=len(X_test),
+        scores=scores,
+        reliability=reliability,
+        note=note,
+        sample=X_test[:SAMPLE_ROWS],
+    )
     save_run(result, folder)
     return result
 

@@ -96,7 +96,11 @@ def train_networks(
                 device=device,
             ),
             closing(
-                make_fit_callback(verbose=estimator.verbose, max_seconds=_finite(left))
+                make_fit_callback(
+                    verbose=estimator.verbose,
+                    max_seconds=_finite(left),
+                    monitor=getattr(estimator, "_epoch_monitor", None),
+                )
             ) as callback,
         ):
             module = previous

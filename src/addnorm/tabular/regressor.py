@@ -294,7 +294,7 @@ class TabularTransformerRegressor(RegressorMixin, TabularTransformer):
                 TableWarning,
                 stacklevel=3,
             )
-        X_val, y_val = parse_eval_set(eval_set, X_val, y_val)
+        X_val, y_val = parse_eval_set(eval_set, X_val, y_val, sample_weight_val)
         valid_rows = None if X_val is None else self._check_valid(X_val, y_val, sample_weight_val)
         if valid_rows is not None and valid_rows.y.shape[1:] != y.shape[1:]:
             raise UserError(

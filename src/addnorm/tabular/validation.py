@@ -24,7 +24,9 @@ class ValidationRows(NamedTuple):
     """(rows) class codes or numbers."""
 
 
-def parse_eval_set(eval_set: Any, X_val: Any, y_val: Any) -> tuple[Any, Any]:
+def parse_eval_set(
+    eval_set: Any, X_val: Any, y_val: Any, sample_weight_val: Any = None
+) -> tuple[Any, Any]:
     """Return X_val and y_val; `eval_set` is LightGBM's spelling, [(X_val, y_val)]."""
     if eval_set is not None:
         if X_val is not None or y_val is not None:
@@ -38,6 +40,8 @@ def parse_eval_set(eval_set: Any, X_val: Any, y_val: Any) -> tuple[Any, Any]:
     if (X_val is None) != (y_val is None):
         given, other = ("X_val", "y_val") if y_val is None else ("y_val", "X_val")
         raise UserError(f"{given} requires {other}: expected both or neither, got only {given}")
+    if X_val is None and sample_weight_val is not None:
+        raise UserError("sample_weight_val: expected None without X_val and y_val, got weights")
     return X_val, y_val
 
 

@@ -1,65 +1,46 @@
 """`addnorm fit`: fit an estimator to a table."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
-if TYPE_CHECKING:
-    from rich.table import Table
-
-    from addnorm.tabular.fit_run import FitResult
+from addnorm.cli.table_options import (
+    ColumnTypes,
+    Drop,
+    Ids,
+    Keys,
+    Seed,
+    TableFile,
+    Target,
+    Task,
+    TestSize,
+    open_table,
+    scores_table,
+)
 
 
 def fit(
-    table: Annotated[
-        Path,
-        typer.Argument(metavar="TABLE", help="CSV, TSV, Parquet or Arrow file; .gz and .xz too"),
-    ],
-    keys: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="KEY=VALUE", help="Parameters of the estimator, such as wiring=b2t depth=3"
-        ),
-    ] = None,
-    target: Annotated[
-        str, typer.Option("--target", "-t", metavar="COLUMN", help="Column to predict")
-    ] = "",
+    table: TableFile,
+    keys: Keys = None,
+    target: Target = "",
     out: Annotated[
         Path, typer.Option("--out", "-o", metavar="RUN", help="Output folder of the run")
     ] = Path("fit"),
-    task: Annotated[
-        str,
-        typer.Option("--task", help="classify, regress or auto; auto infers it from the target"),
-    ] = "auto",
-    column_types: Annotated[
-        list[str] | None,
+    task: Task = "auto",
+    column_types: ColumnTypes = None,
+    drop: Drop = None,
+    ids: Ids = None,
+    test_size: TestSize = 0.2,
+    seed: Seed = 0,
+    in_parts: Annotated[
+        bool,
         typer.Option(
-            "--column-type",
-            metavar="COLUMN=TYPE",
-            help="Type of a column instead of the inferred one: numeric, boolean, categorical, "
-            "string or datetime; repeatable",
+            "--in-parts",
+            help="Read a Parquet or Arrow table in parts, with little memory; automatic for tables "
+            "that do not fit into memory",
         ),
-    ] = None,
-    drop: Annotated[
-        list[str] | None,
-        typer.Option("--drop", metavar="COLUMN", help="Column to leave out; repeatable"),
-    ] = None,
-    ids: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--id",
-            metavar="COLUMN",
-            help="Column that identifies rows: not learned from, copied to predictions; repeatable",
-        ),
-    ] = None,
-    test_size: Annotated[
-        float,
-        typer.Option("--test-size", help="Fraction of the rows to test on; 0 skips the test"),
-    ] = 0.2,
-    seed: Annotated[
-        int, typer.Option("--seed", help="Seed of the train/test split and of the training")
-    ] = 0,
+    ] = False,
     force: Annotated[
         bool, typer.Option("--force", help="Replace the run in the output folder")
     ] = False,
@@ -68,126 +49,37 @@ def fit(
 
     The HTML report compares it with gradient boosting.
     """
-    import numpy as np
     from rich.console import Console
 
-    from addnorm.core.errors import UserError
-    from addnorm.tabular.columns.reader import KINDS, read_columns
-    from addnorm.tabular.columns.suspicious_columns import describe_suspicious_columns
-    from addnorm.tabular.columns.table_files import read_table
-    from addnorm.tabular.fit_run import FitConfig, check_run_folder, drop_columns, fit_run
-    from addnorm.tabular.task_setup import infer_task, split_target
+    from addnorm.tabular.fit_run import check_run_folder, fit_run
+    from addnorm.tabular.runs.fit_run_parts import fit_run_parts
+    from addnorm.tabular.streaming.table_parts import is_too_large
 
-    if not target:
-        raise UserError("--target: expected the name of the column to predict, got none")
-    if task not in ("auto", "classify", "regress"):
-        raise UserError(f"--task: expected classify, regress or auto, got {task!r}")
     check_run_folder(out, force=force)
-    params = _parse_params(keys or [], column_types or [], KINDS)
     console = Console(stderr=True, highlight=False, markup=False)
-    # Read categories as strings: parsed as numbers, codes such as 007 would lose their zeros.
-    kinds = params.get("column_types", {})
-    texts = {name: "string" for name, kind in kinds.items() if kind in ("categorical", "string")}
-    texts |= {name: "string" for name in ids or ()}
-    frame, csv_types = read_table(table, texts)
-    X, y = split_target(frame, target)
-    X = drop_columns(X, (*(drop or ()), *(ids or ())))
-    resolved_task = infer_task(y) if task == "auto" else task
-    columns = read_columns(X, kinds)
-    console.print(_columns_table(columns))
-    for sentence in describe_suspicious_columns(
-        columns, np.asarray(y), classify=resolved_task == "classify"
-    ):
-        console.print(f"addnorm: {sentence}", soft_wrap=True)
-    console.print(
-        f"addnorm: {len(frame):,} rows, {X.shape[1]} columns; {resolved_task} {target!r}"
-        f"{' (override with --task)' if task == 'auto' else ''}",
-        soft_wrap=True,
-    )
-    config = FitConfig(
-        table=str(table),
+    in_parts = in_parts or is_too_large(table)
+    frame, config = open_table(
+        console,
+        table,
+        keys=keys,
         target=target,
-        task=resolved_task,
-        holdout=test_size,
+        task=task,
+        column_types=column_types,
+        drop=drop,
+        ids=ids,
+        test_size=test_size,
         seed=seed,
-        params=params,
-        types=csv_types,
-        drop=tuple(drop or ()),
-        ids=tuple(ids or ()),
+        in_parts=in_parts,
     )
-    result = fit_run(frame, config, out, verbose=True)
+    if in_parts:
+        result = fit_run_parts(config, out, verbose=True)
+    else:
+        result = fit_run(frame, config, out, verbose=True)
     from addnorm.report.table_page import write_fit_report
 
     page = write_fit_report(out, result)
-    console.print(_scores_table(result))
+    console.print(scores_table(result))
     if result.note:
         console.print(f"addnorm: {result.note}", soft_wrap=True)
     console.print(f"addnorm: report: {page}", soft_wrap=True)
     console.print(f"addnorm: predict new rows with: addnorm predict {out} NEW.csv", soft_wrap=True)
-
-
-def _parse_params(
-    keys: list[str], column_types: list[str], kinds: tuple[str, ...]
-) -> dict[str, Any]:
-    """Parse KEY=VALUE arguments and COLUMN=TYPE options into parameters of the estimator."""
-    from addnorm.core.errors import UserError, unknown_name_message
-    from addnorm.tabular.fit_run import parse_param
-
-    params: dict[str, Any] = {}
-    for key in keys:
-        name, equals, value = key.partition("=")
-        if not equals or not name:
-            raise UserError(f"expected KEY=VALUE such as depth=3, got {key!r}")
-        params[name] = parse_param(value)
-    if column_types:
-        params.setdefault("column_types", {})
-    types = params.get("column_types", {})
-    if not isinstance(types, dict):
-        raise UserError(
-            f"column_types: expected a mapping, got {types!r}; use --column-type COLUMN=TYPE"
-        )
-    for each in column_types:
-        name, _, kind = each.rpartition("=")
-        if not name:
-            raise UserError(
-                f"--column-type: expected COLUMN=TYPE such as zip=categorical, got {each!r}"
-            )
-        if kind not in kinds:
-            raise UserError(unknown_name_message("column type", kind, kinds))
-        types[name] = kind
-    return params
-
-
-def _columns_table(columns: list[Any]) -> "Table":
-    import numpy as np
-    from rich.table import Table
-
-    from addnorm.tabular.columns.reader import format_cell
-
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold cyan")
-    for name in ("column", "type", "missing", "distinct", "example"):
-        table.add_column(name, justify="right" if name in ("missing", "distinct") else "left")
-    for column in columns:
-        is_float = column.values.dtype == np.float64
-        present = ~np.isnan(column.values) if is_float else column.values != np.array(None)
-        values = column.values[present]
-        first = int(np.flatnonzero(present)[0]) if present.any() else 0
-        missing = f"{1 - present.mean():.1%}" if not present.all() else "-"
-        example = format_cell(column, first)
-        shortened = example if len(example) <= 30 else f"{example[:27]}..."
-        distinct = len(np.unique(values)) if is_float else len(set(values))
-        table.add_row(column.name, column.kind, missing, f"{distinct:,}", shortened)
-    return table
-
-
-def _scores_table(result: "FitResult") -> "Table":
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold cyan")
-    metrics = list(next(iter(result.scores.values()), {}))
-    table.add_column(f"{result.tested:,} test rows" if metrics else "no test rows")
-    for metric in metrics:
-        table.add_column(metric, justify="right")
-    for model, scores in result.scores.items():
-        table.add_row(model, *(f"{scores.get(each, float('nan')):.4g}" for each in metrics))
-    return table

@@ -103,7 +103,9 @@ def reject_records(X: Any) -> None:
 
 
 def raw_columns(X: Any) -> list[tuple[str, Any]]:
-    """Return (name, values) of every column of a pandas frame or a 2-D array."""
+    """Return (name, values) of every column of a pandas frame, a 2-D array or a sparse matrix."""
+    if issparse(X):
+        X = X.toarray()
     if isinstance(X, np.ndarray):
         return [(f"x{index}", X[:, index]) for index in range(X.shape[1])]
     return [(str(name), X.iloc[:, index]) for index, name in enumerate(X.columns)]

@@ -183,13 +183,19 @@ class _LimitedReader(io.RawIOBase):
 
 def _check_size(path: Path, size: int) -> None:
     """Raise `UserError` if a table of this many bytes would not fit into memory."""
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    limit = memory // MEMORY_PER_TABLE_BYTE
+    limit = max_table_bytes()
     if size > limit:
         raise UserError(
             f"{path}: expected at most {limit >> 20:,} MB of table, 1 / {MEMORY_PER_TABLE_BYTE} of "
-            "the memory of this machine, got more; use fewer rows or columns"
+            "the memory of this machine, got more; use fewer rows or columns, or `addnorm fit` "
+            "with a Parquet file, which it reads in parts"
         )
+
+
+def max_table_bytes() -> int:
+    """Return the largest size of a table that is read as a whole."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return memory // MEMORY_PER_TABLE_BYTE
 
 
 def _to_frame(table: Any) -> Any:

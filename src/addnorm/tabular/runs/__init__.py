@@ -1,0 +1,1 @@
+"""Run folders of searches and of fits in parts."""

@@ -1,0 +1,1 @@
+"""Search for the hyperparameters of the tabular estimators."""
