@@ -90,6 +90,14 @@ def test_no_mark_of_a_picture_is_left(pages):
         assert not re.search(r"<!-- (chart|table|drawing)", text), name
 
 
+def test_every_explanation_has_a_picture_of_a_measurement(pages):
+    pages = dict(pages)
+    add_explanation_charts(pages)
+    for name, text in pages.items():
+        if name.startswith("explanation/"):
+            assert "<svg" in text, name
+
+
 def test_chart_of_values_that_an_axis_cannot_show_has_gaps():
     chart = render_chart("t", {"a": [1.0, None, 100.0, 0.0, 10.0]})
     assert chart.count("<polyline") == 3
