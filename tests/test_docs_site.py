@@ -44,6 +44,11 @@ def test_every_page_is_in_the_navigation_once(pages):
         assert own <= links, f"{parent} does not link to all of {folder}"
 
 
+def test_reference_of_the_package_precedes_that_of_its_parts(pages):
+    listed = re.findall(r"^(reference/\S+)$", render_toctrees(SECTIONS, pages), flags=re.MULTILINE)
+    assert listed[0] == "reference/addnorm.md"
+
+
 @pytest.mark.parametrize(
     ("folder", "names"),
     [
