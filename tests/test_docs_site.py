@@ -12,6 +12,7 @@ from addnorm.doctor.rules import RULES
 from tests.source_tree import ROOT
 from tools.docs_site.charts import render_chart
 from tools.docs_site.explanation_charts import add_explanation_charts
+from tools.docs_site.formulas import to_latex
 from tools.docs_site.navigation import MEMBER_FOLDERS, SECTIONS, render_toctrees
 from tools.docs_site.sphinx_docstrings import convert_docstring, escape
 from tools.docs_site.stage import adapt_links, collect_pages
@@ -131,6 +132,17 @@ def test_links_that_leave_the_docs_become_pages_or_paths():
     assert adapt_links(text, source, "guides/text.md", staged).startswith(
         "[the ledger](../project/ledger.md#speed) and the file (`setup.py`)"
     )
+    assert adapt_links("[setup.py](../../setup.py)", source, "guides/text.md", {}) == "`setup.py`"
+
+
+def test_sources_of_a_claim_are_all_links(pages):
+    page = pages["claims/deep_post_ln_fails.md"]
+    assert page.count("](https://arxiv.org/abs/") == 2
+    assert ".." not in page.partition("**Verdict")[0]
+
+
+def test_symbol_behind_prose_is_typeset():
+    assert to_latex("at the last one x <- N(x)") == r"\text{at the last one }x\leftarrow N(x)"
 
 
 def test_docstrings_become_restructured_text():
