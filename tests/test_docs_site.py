@@ -9,6 +9,7 @@ import pytest
 
 from addnorm.cli.registries import get_registry
 from addnorm.doctor.rules import RULES
+from tests.report.browser import Browser, needs_browser
 from tests.source_tree import ROOT
 from tools.docs_site.charts import render_chart
 from tools.docs_site.explanation_charts import add_explanation_charts
@@ -86,6 +87,42 @@ def test_norms_without_measurement_are_those_that_the_script_names(pages):
 def test_atlas_shows_every_wiring_in_picture_and_table(pages):
     for name in get_registry("wirings"):
         assert pages["atlas.md"].count(f'data-name="{name}"') == 2, name
+
+
+@needs_browser
+def test_filters_of_the_atlas_act_on_picture_and_table(pages, tmp_path):
+    html = pages["atlas.md"]
+    html = html[html.index('<div class="atlas">') :]
+    (tmp_path / "_static").mkdir()
+    shutil.copy(ROOT / "docs/_static/atlas.js", tmp_path / "_static")
+    (tmp_path / "atlas.html").write_text(f"<!doctype html><meta charset=utf-8>{html}", "utf-8")
+    visible = (
+        "[...document.querySelectorAll('tbody tr:not([hidden])')].map(row => row.dataset.name)"
+    )
+    plain = "[...document.querySelectorAll('a.node:not(.faded)')].map(node => node.dataset.name)"
+    choose = """((name, value) => {
+        const field = document.querySelector('form').elements[name];
+        field.value = value;
+        field.dispatchEvent(new Event('input', {bubbles: true}));
+    })"""
+    with Browser() as browser:
+        browser.open(tmp_path / "atlas.html")
+        assert set(browser.evaluate(visible)) == set(get_registry("wirings"))
+        browser.evaluate(f"{choose}('trains', 'no')")
+        stuck = browser.evaluate(visible)
+        assert {"post_ln", "none"} <= set(stuck) and "pre_ln" not in stuck
+        browser.evaluate(f"{choose}('year', '2017')")
+        assert "none" not in browser.evaluate(visible)
+        browser.evaluate(f"{choose}('text', 'no such wiring')")
+        assert browser.evaluate(visible) == browser.evaluate(plain) == []
+        browser.evaluate("document.querySelector('form').reset()")
+        browser.wait_for(f"{visible}.length === {len(get_registry('wirings'))}")
+        browser.evaluate(
+            "document.querySelector('a.node[data-name=none]').dispatchEvent(new Event('focus'))"
+        )
+        details = browser.evaluate("document.querySelector('.atlas-details').textContent")
+        assert "3.1 % fewer stored activations than Pre-LN" in details
+        assert sorted(browser.evaluate(plain)) == sorted(get_registry("wirings"))
 
 
 def test_no_mark_of_a_picture_is_left(pages):
