@@ -125,6 +125,12 @@ def test_filters_of_the_atlas_act_on_picture_and_table(pages, tmp_path):
         assert sorted(browser.evaluate(plain)) == sorted(get_registry("wirings"))
 
 
+def test_pictures_are_markdown(pages):
+    """Sphinx does not copy the file of an HTML picture, so that it would be missing in the site."""
+    for name, text in pages.items():
+        assert not re.search(r"^\s*<img", text, flags=re.MULTILINE), name
+
+
 def test_no_mark_of_a_picture_is_left(pages):
     """A misspelled mark would be a comment, which nobody sees."""
     pages = dict(pages)
