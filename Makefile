@@ -1,5 +1,6 @@
 # Commands for users and contributors. Each target installs what it needs into .venv; the machine needs
-# only Python 3.11 or newer, pip, git and make. To use another Python: make PYTHON=python3.12 test
+# only Python 3.11 or newer, pip, git and make. (The package itself supports 3.10, the pinned tools do
+# not.) To use another Python: make PYTHON=python3.12 test
 
 PYTHON ?= python3
 VENV ?= .venv

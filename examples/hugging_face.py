@@ -1,4 +1,4 @@
-"""A Hugging Face Trainer as a task of `addnorm compare`.
+r"""A Hugging Face Trainer as a task of `addnorm compare`.
 
 addnorm compare --task examples/hugging_face.py:train --axis activation=gelu_new,relu \
     --axis scheduler=constant,cosine --lr 1e-3,1e-2 --depth 2 --steps 100 --seeds 3 -o hf

@@ -1,4 +1,4 @@
-"""A GPT in plain PyTorch as a task of `addnorm compare`.
+r"""A GPT in plain PyTorch as a task of `addnorm compare`.
 
 addnorm compare --task examples/nano_gpt.py:train --axis wiring=pre_ln,post_ln \
     --axis optimizer=adamw,sgd --lr 1e-3,1e-2 --depth 4 --steps 200 --seeds 3 -o nano

@@ -9,9 +9,11 @@ import pytest
 
 from addnorm.cli.registries import get_registry
 from addnorm.doctor.rules import RULES
+from tests.report.browser import Browser, needs_browser
 from tests.source_tree import ROOT
 from tools.docs_site.charts import render_chart
 from tools.docs_site.explanation_charts import add_explanation_charts
+from tools.docs_site.formulas import to_latex
 from tools.docs_site.navigation import MEMBER_FOLDERS, SECTIONS, render_toctrees
 from tools.docs_site.sphinx_docstrings import convert_docstring, escape
 from tools.docs_site.stage import adapt_links, collect_pages
@@ -42,6 +44,11 @@ def test_every_page_is_in_the_navigation_once(pages):
         links = set(re.findall(r"\]\(([^)#\s]+\.md)", pages[parent]))
         own = {name.removeprefix(base) for name in members if name.startswith(folder)}
         assert own <= links, f"{parent} does not link to all of {folder}"
+
+
+def test_reference_of_the_package_precedes_that_of_its_parts(pages):
+    listed = re.findall(r"^(reference/\S+)$", render_toctrees(SECTIONS, pages), flags=re.MULTILINE)
+    assert listed[0] == "reference/addnorm.md"
 
 
 @pytest.mark.parametrize(
@@ -82,12 +89,62 @@ def test_atlas_shows_every_wiring_in_picture_and_table(pages):
         assert pages["atlas.md"].count(f'data-name="{name}"') == 2, name
 
 
+@needs_browser
+def test_filters_of_the_atlas_act_on_picture_and_table(pages, tmp_path):
+    html = pages["atlas.md"]
+    html = html[html.index('<div class="atlas">') :]
+    (tmp_path / "_static").mkdir()
+    shutil.copy(ROOT / "docs/_static/atlas.js", tmp_path / "_static")
+    (tmp_path / "atlas.html").write_text(f"<!doctype html><meta charset=utf-8>{html}", "utf-8")
+    visible = (
+        "[...document.querySelectorAll('tbody tr:not([hidden])')].map(row => row.dataset.name)"
+    )
+    plain = "[...document.querySelectorAll('a.node:not(.faded)')].map(node => node.dataset.name)"
+    choose = """((name, value) => {
+        const field = document.querySelector('form').elements[name];
+        field.value = value;
+        field.dispatchEvent(new Event('input', {bubbles: true}));
+    })"""
+    with Browser() as browser:
+        browser.open(tmp_path / "atlas.html")
+        assert set(browser.evaluate(visible)) == set(get_registry("wirings"))
+        browser.evaluate(f"{choose}('trains', 'no')")
+        stuck = browser.evaluate(visible)
+        assert {"post_ln", "none"} <= set(stuck) and "pre_ln" not in stuck
+        browser.evaluate(f"{choose}('year', '2017')")
+        assert "none" not in browser.evaluate(visible)
+        browser.evaluate(f"{choose}('text', 'no such wiring')")
+        assert browser.evaluate(visible) == browser.evaluate(plain) == []
+        browser.evaluate("document.querySelector('form').reset()")
+        browser.wait_for(f"{visible}.length === {len(get_registry('wirings'))}")
+        browser.evaluate(
+            "document.querySelector('a.node[data-name=none]').dispatchEvent(new Event('focus'))"
+        )
+        details = browser.evaluate("document.querySelector('.atlas-details').textContent")
+        assert "3.1 % fewer stored activations than Pre-LN" in details
+        assert sorted(browser.evaluate(plain)) == sorted(get_registry("wirings"))
+
+
+def test_pictures_are_markdown(pages):
+    """Sphinx does not copy the file of an HTML picture, so that it would be missing in the site."""
+    for name, text in pages.items():
+        assert not re.search(r"^\s*<img", text, flags=re.MULTILINE), name
+
+
 def test_no_mark_of_a_picture_is_left(pages):
     """A misspelled mark would be a comment, which nobody sees."""
     pages = dict(pages)
     add_explanation_charts(pages)
     for name, text in pages.items():
         assert not re.search(r"<!-- (chart|table|drawing)", text), name
+
+
+def test_every_explanation_has_a_picture_of_a_measurement(pages):
+    pages = dict(pages)
+    add_explanation_charts(pages)
+    for name, text in pages.items():
+        if name.startswith("explanation/"):
+            assert "<svg" in text, name
 
 
 def test_chart_of_values_that_an_axis_cannot_show_has_gaps():
@@ -118,6 +175,17 @@ def test_links_that_leave_the_docs_become_pages_or_paths():
     assert adapt_links(text, source, "guides/text.md", staged).startswith(
         "[the ledger](../project/ledger.md#speed) and the file (`setup.py`)"
     )
+    assert adapt_links("[setup.py](../../setup.py)", source, "guides/text.md", {}) == "`setup.py`"
+
+
+def test_sources_of_a_claim_are_all_links(pages):
+    page = pages["claims/deep_post_ln_fails.md"]
+    assert page.count("](https://arxiv.org/abs/") == 2
+    assert ".." not in page.partition("**Verdict")[0]
+
+
+def test_symbol_behind_prose_is_typeset():
+    assert to_latex("at the last one x <- N(x)") == r"\text{at the last one }x\leftarrow N(x)"
 
 
 def test_docstrings_become_restructured_text():

@@ -31,7 +31,7 @@
   function show(entry) {
     const measured = entry.loss === "" ? "not measured"
       : `${entry.trains === "yes" ? "trains" : "does not train"} at depth without warm-up (loss ${entry.loss})`;
-    const cost = `${(100 * entry.cost).toFixed(1)} % more stored activations than Pre-LN`;
+    const cost = `${Math.abs(100 * entry.cost).toFixed(1)} % ${entry.cost < 0 ? "fewer" : "more"} stored activations than Pre-LN`;
     const folds = entry.folds === "nothing" ? "folds to no plain wiring" : `folds to ${entry.folds}`;
     const lines = [
       ["strong", `${entry.title} (${entry.year}, ${entry.kind})`],

@@ -167,6 +167,12 @@ def test_a_missing_package_is_named(monkeypatch, tmp_path):
         addnorm.export(make_model("lm"), to="onnx", out=tmp_path / "out")
 
 
+def test_a_torch_that_is_too_old_is_named(monkeypatch, tmp_path):
+    monkeypatch.setattr(type(addnorm.exporters.TARGETS["onnx"]), "min_torch", "99")
+    with pytest.raises(UserError, match=r"--to onnx: expected torch 99 or newer, got 2\."):
+        addnorm.export(make_model("lm"), to="onnx", out=tmp_path / "out")
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [

@@ -1,6 +1,7 @@
 """Errors of `from_hf`: unsupported families, settings, tensors and inputs."""
 
 import sys
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -9,6 +10,7 @@ from torch import nn
 
 from addnorm.core.errors import UserError
 from addnorm.interop import from_hf
+from addnorm.interop.verify import suggest_repair
 from tests.interop.cases import BERT, FALCON, LLAMAS, MPT, OPT, ROBERTA, T5
 from tests.interop.zoo import GPT, GROUPED, IMAGE, PAIR, TEXT, Case, batch
 
@@ -223,3 +225,13 @@ def test_families_without_an_exact_counterpart_are_refused_with_the_reason():
     config = transformers.Qwen3NextConfig(**sizes, **linear, layer_types=["linear_attention"])
     with pytest.raises(UserError, match="layer_types with 'linear_attention'"):
         from_hf(transformers.Qwen3NextForCausalLM(config))
+
+
+def test_attention_that_ignores_the_cap_of_logits_is_named():
+    """transformers before 5.22 chooses sdpa for Gemma 2, which ignores the cap."""
+    config = SimpleNamespace(attn_logit_softcapping=50.0, _attn_implementation="sdpa")
+    assert 'load it with attn_implementation="eager"' in suggest_repair(
+        SimpleNamespace(config=config)
+    )
+    config._attn_implementation = "eager"
+    assert "modules or hooks" in suggest_repair(SimpleNamespace(config=config))

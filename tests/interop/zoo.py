@@ -39,6 +39,8 @@ class Case:
         config = getattr(transformers, self.config)(**self.values | changes)
         torch.manual_seed(seed)
         model = getattr(transformers, self.name)(config)
+        if getattr(config, "attn_logit_softcapping", None) is not None:
+            model.set_attn_implementation("eager")  # others ignore it before transformers 5.22
         return perturb(model)
 
 

@@ -314,6 +314,7 @@ def test_compiles_to_one_graph(name):
     torch.testing.assert_close(compiled(x), stack(x), rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.skipif(torch.__version__ < "2.7", reason="graph break at __new__ in torch 2.6")
 @pytest.mark.parametrize("norm", ["batch", "instance", "power", "ada_ln"])
 def test_norms_with_mask_or_condition_compile_to_one_graph(norm):
     stack = perturb(encoder("drop_path(inner=sandwich)", norm=norm)).eval()

@@ -4,6 +4,7 @@ import re
 from functools import cache
 
 from addnorm.claims import Claim, Result, registry
+from addnorm.core.cards import Card
 from addnorm.report.charts.claims import plot_claim
 from addnorm.report.claims_page import format_answer
 from addnorm.report.html.page import Chart
@@ -24,7 +25,8 @@ def claim_page(name: str) -> str:
     card, claim = registry.card(name), registry.member(name)()
     result = read_results_once().get(name)
     parts = [f"# {card.title}", f"**Claim.** {as_markdown(card.summary)}"]
-    parts.append(f"**Source.** {link_paper(card)}; {as_markdown(claim.paper_location)}.")
+    location = as_markdown(claim.paper_location).rstrip(".")
+    parts.append(f"**Source.** {link_papers(card)}; {location}.")
     if result is None or result.verdict is None:
         parts.append("**Verdict.** Not run yet.")
     else:
@@ -46,6 +48,15 @@ def claim_page(name: str) -> str:
     parts += ["## Run it again", f"```sh\naddnorm claims run {name} -o claims\n```"]
     parts.append("[How a verdict is reached](claims.md#how-a-verdict-is-reached)")
     return "\n\n".join(parts) + "\n"
+
+
+def link_papers(card: Card) -> str:
+    """Return the sources of a claim; unlike members, some have several with arXiv numbers."""
+    return re.sub(
+        r"(?<!\[)arXiv (\d{4}\.\d{4,5})",
+        r"[arXiv \1](https://arxiv.org/abs/\1)",
+        link_paper(card),
+    )
 
 
 def chart_parts(claim: Claim, result: Result) -> list[str]:

@@ -131,6 +131,9 @@ def _prose_length(tokens: list[str], at: int, end: int) -> int:
         length += 1
     while length and tokens[at + length - 1] == "-":
         length -= 1
+    # In "at the last sub-layer x <- ..." the letter before the arrow is a symbol.
+    if length > 1 and tokens[at + length : at + length + 1] in (["<-"], ["="]):
+        length -= len(tokens[at + length - 1]) == 1
     words = tokens[at : at + length]
     is_prose = length > 1 and words[0] != "-" and any(len(word) > 2 for word in words)
     return length if is_prose or (words and words[0] in PROSE) else 0

@@ -49,7 +49,10 @@ def render_toctrees(sections: Mapping[str, Sequence[str]], pages: Mapping[str, s
         for pattern in patterns:
             folder = pattern.removesuffix("*")
             found = (
-                sorted(name for name in pages if name.rpartition("/")[0] + "/" == folder)
+                sorted(
+                    (name for name in pages if name.rpartition("/")[0] + "/" == folder),
+                    key=lambda name: name.removesuffix(".md"),  # addnorm before addnorm.claims
+                )
                 if pattern.endswith("/*")
                 else [pattern]
             )

@@ -21,7 +21,8 @@ def preset_pictures() -> dict[str, bytes]:
     """Return the drawings of all presets for light and dark pages, by their path."""
     pictures = {}
     for name in PRESETS:
-        layout = compute_layout(build_block_diagram(PRESETS[name].config.wiring, depth=6))
+        config = PRESETS[name].config
+        layout = compute_layout(build_block_diagram(config.wiring, depth=config.depth))
         for theme in ("light", "dark"):
             picture = render_svg([layout], theme=theme).encode()
             pictures[f"catalogue/presets/{name}-{theme}.svg"] = picture

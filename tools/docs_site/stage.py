@@ -131,7 +131,8 @@ def adapt_links(text: str, source: Path, name: str, staged: dict[Path, str]) -> 
             return f"[{label}]({own}{mark}{anchor})"
         if resolved.is_relative_to(DOCS):
             return match[0]
-        return f"{label} (`{resolved.relative_to(ROOT).as_posix()}`)"
+        own = resolved.relative_to(ROOT).as_posix()
+        return f"`{own}`" if label.strip("`") == own else f"{label} (`{own}`)"
 
     parts, last = [], 0
     for block in CODE.finditer(text):

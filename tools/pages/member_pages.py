@@ -5,6 +5,7 @@ from pathlib import Path
 
 from addnorm.claims import registry as claims
 from addnorm.claims.result import Result, read_results
+from addnorm.cli.member_facts import describe_values
 from addnorm.cli.registries import get_registry
 from addnorm.core.cards import Card
 from addnorm.models.presets import PRESETS
@@ -85,11 +86,11 @@ def member_parts(card: Card, level: int = 1) -> list[str]:
             (
                 f"`{name}`",
                 f"`{option.default}`",
-                ", ".join(f"`{choice}`" for choice in option.choices) or "",
+                ", ".join(f"`{choice}`" for choice in option.choices) or describe_values(option),
             )
             for name, option in card.options.items()
         ]
-        parts += [f"{section} Options", markdown_table(("option", "default", "choices"), rows)]
+        parts += [f"{section} Options", markdown_table(("option", "default", "values"), rows)]
     if card.needs:
         parts.append(f"Needs: {', '.join(card.needs)}.")
     parts += [f"{section} Paper", f"{link_paper(card)}."]

@@ -92,15 +92,18 @@ def _option_values(card: "Card", call: "Call") -> dict[str, Any]:
 
 def _describe_option(option: "Option") -> str:
     """Return type, bounds and default of an option."""
+    return f"{describe_values(option)}; default {option.default}"
+
+
+def describe_values(option: "Option") -> str:
+    """Return type and bounds of the values of an option, such as `number > 0 or None`."""
     from pydantic import TypeAdapter
 
     from addnorm.core.registry import INNER_CALL_MARKER
 
-    inner = INNER_CALL_MARKER in getattr(option.type, "__metadata__", ())
-    value_type = (
-        "call string" if inner else _describe_schema(TypeAdapter(option.type).json_schema())
-    )
-    return f"{value_type}; default {option.default}"
+    if INNER_CALL_MARKER in getattr(option.type, "__metadata__", ()):
+        return "call string"
+    return _describe_schema(TypeAdapter(option.type).json_schema())
 
 
 # Display names of the types and bounds of a JSON schema.
@@ -129,4 +132,4 @@ def _describe_schema(schema: dict[str, Any]) -> str:
         return str(schema["const"])
     kind = TYPE_LABELS.get(schema.get("type", ""), "any value")
     bounds = [f"{sign} {schema[key]:g}" for key, sign in BOUND_LABELS.items() if key in schema]
-    return " ".join([kind, *bounds])
+    return f"{kind} {' and '.join(bounds)}".rstrip()

@@ -54,9 +54,17 @@ def verify_copy(theirs: Any, ours: Any) -> None:
         problem = _compare_models(theirs, ours, inputs)
     if problem:
         raise UserError(
-            f"expected {type(theirs).__name__} as its config describes it, got {problem}; check "
-            "for modules or hooks that were changed after it was built"
+            f"expected {type(theirs).__name__} as its config describes it, got {problem}; "
+            f"{suggest_repair(theirs)}"
         )
+
+
+def suggest_repair(theirs: Any) -> str:
+    """Return what to try with a model whose outputs differ from what its config describes."""
+    capped = getattr(theirs.config, "attn_logit_softcapping", None) is not None
+    if capped and getattr(theirs.config, "_attn_implementation", "eager") != "eager":
+        return 'load it with attn_implementation="eager"; the others ignore attn_logit_softcapping'
+    return "check for modules or hooks that were changed after it was built"
 
 
 def _compare_models(theirs: Any, ours: Any, inputs: dict[str, Tensor]) -> str | None:

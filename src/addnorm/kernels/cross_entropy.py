@@ -243,7 +243,16 @@ def _scale_gradients(ctx: Any, grad_output: Tensor) -> list[Tensor | None]:
 
 
 # torch.compile cannot trace the loop over chunks, whose number depends on the number of tokens.
-@torch.library.custom_op("addnorm::linear_cross_entropy", mutates_args=())
+# With a written schema; torch before 2.7 does not infer one from list[bool].
+@torch.library.custom_op(
+    "addnorm::linear_cross_entropy",
+    mutates_args=(),
+    schema=(
+        "(Tensor h, Tensor table, Tensor? bias, Tensor targets, int ignore_index, "
+        "ScalarType dtype, float? cap, float smoothing, bool[] needs_grad) "
+        "-> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)"
+    ),
+)
 def _linear_cross_entropy(
     h: Tensor,
     table: Tensor,

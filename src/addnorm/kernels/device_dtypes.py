@@ -1,6 +1,14 @@
-"""Floating-point types of devices."""
+"""The default device, and floating-point types of devices."""
 
 import torch
+
+
+def default_device() -> torch.device:
+    """Return the device on which torch creates tensors here.
+
+    `torch.get_default_device` of torch 2.6 does not see `with torch.device(...)`.
+    """
+    return torch.empty(0).device
 
 
 def widest_float(device: torch.device) -> torch.dtype:

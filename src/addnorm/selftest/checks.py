@@ -6,6 +6,7 @@ to the largest value: float32 has seven digits, and a stack of a few layers lose
 
 import math
 import tempfile
+from contextlib import nullcontext
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -101,13 +102,19 @@ def check_decoding(device: torch.device) -> str:
 def check_export(device: torch.device) -> str:
     """Export a small model to every target whose packages are installed; each proves itself."""
     from addnorm.exporters import export
+    from addnorm.exporters.targets import get_target
+    from addnorm.exporters.transformers_engine import quiet_transformers
 
+    quiet = quiet_transformers if find_spec("transformers") else nullcontext
     model = _build_model(torch.device("cpu")).eval()
     done = []
     for target, packages in EXPORTS.items():
         if any(find_spec(package) is None for package in packages):
             continue
-        with tempfile.TemporaryDirectory() as folder:
+        if (needed := get_target(target).min_torch) and torch.__version__ < needed:
+            done.append(f"{target} (needs torch {needed})")
+            continue
+        with tempfile.TemporaryDirectory() as folder, quiet():
             try:
                 report = export(model, to=target, out=Path(folder) / "out")
             except UserError as error:

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from addnorm.core.errors import UserError
 from addnorm.core.validation import MAX_DEPTH, MAX_WIDTH, check_memory
+from addnorm.kernels.device_dtypes import default_device
 from addnorm.kernels.host_copies import recall, to_device
 from addnorm.kernels.inputs import check_tensor, has_shape
 from addnorm.norms.base import Norm, make_norm
@@ -77,7 +78,7 @@ class TransformerStack(Stack):
                 dim=dim, heads=heads, head_dim=config.head_dim
             )
             config = replace(config, base_head_dim=base)
-        if torch.get_default_device().type != "meta":
+        if default_device().type != "meta":
             num_weights = depth * config.count_weights(kinds, dim=dim, heads=heads)
             check_memory(type(self).__name__, num_weights * torch.get_default_dtype().itemsize)
         widths: dict[str, Any] = {"dim": dim, "heads": heads, "causal": causal, "depth": depth}

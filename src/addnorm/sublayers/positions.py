@@ -43,7 +43,7 @@ def make_positions(
     return registry.make(call, dim, heads, head_dim, causal)
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)  # not frozen: torch 2.6 cannot trace a call of a frozen one
 class Rotation:
     """Rotation of pairs of features by angles that grow with the token's index.
 

@@ -80,7 +80,7 @@ class DenseFormer(Wiring):
         x, *history = state
         x = x + branch
         if site.last:
-            history.append(x)
+            history = [*history, x]
             layer = site.layer + 1
             if str(layer) in self.a:
                 x = weighted_sum(

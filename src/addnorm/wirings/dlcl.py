@@ -89,11 +89,10 @@ class DLCL(Wiring):
         # The output of a layer's last sub-layer joins the history.
         x, *history = state
         x = x + branch if self.place == "pre" else self.norm(site)(x + branch)
-        if site.last:
-            history.append(
-                self.bind(self.history_norms[site.layer])(x) if self.place == "pre" else x
-            )
-        return x, *history
+        if not site.last:
+            return x, *history
+        output = self.bind(self.history_norms[site.layer])(x) if self.place == "pre" else x
+        return x, *history, output
 
     def close(self, state: State) -> Tensor:
         return self.apply_final_norm(self._combine_history(state[1:]))

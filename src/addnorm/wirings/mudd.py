@@ -79,7 +79,7 @@ class MUDD(Wiring):
         x = x + branch
         if not site.last:
             return (x, *history)
-        history.append(x)
+        history = [*history, x]
         weights = self.mixers[site.layer](x).to(x.dtype)
         mixture = (weights.unsqueeze(-1) * torch.stack(history, -2)).sum(-2)
         return (mixture, *history)

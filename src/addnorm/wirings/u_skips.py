@@ -83,7 +83,7 @@ class USkips(Wiring):
         x, *waiting = state
         partner = self.plan.depth - 1 - site.layer
         if site.first and partner < self.pairs:
-            x = self._merge_skip(x, waiting.pop(), partner)
+            x, waiting = self._merge_skip(x, waiting[-1], partner), waiting[:-1]
         return self.norm(site)(x), (x, *waiting)
 
     def write(self, state: State, site: Site, branch: Tensor) -> State:

@@ -43,7 +43,7 @@ def test_output_fits_the_terminal(terminal, name, columns):
 def test_call_string_shows_its_values_and_defaults(addnorm):
     out = addnorm("show", "layer( affine=False,eps=1e-6)").out
     assert out.startswith("layer(eps=1e-06, affine=False)  LayerNorm, a norm\n")
-    assert "eps=1e-06        number >= 0 <= 1e+06; default 1e-05" in out
+    assert "eps=1e-06        number >= 0 and <= 1e+06; default 1e-05" in out
     assert "affine=False     True or False; default True" in out
     assert "var=biased       biased or unbiased; default biased" in out
     card = json.loads(addnorm("show", "layer(eps=1e-6)", "--json").out)[0]

@@ -366,7 +366,7 @@ CELLS = st.one_of(
     st.text(max_size=5),
     st.sampled_from(["1", "1.5", "007", "2026-01-01", "true", " ", "nan", "1e999"]),
     st.dates(),
-    st.datetimes(timezones=st.sampled_from([None, datetime.UTC])),
+    st.datetimes(timezones=st.sampled_from([None, datetime.timezone.utc])),
     st.timedeltas(datetime.timedelta(-9999), datetime.timedelta(9999)),
     st.decimals(allow_nan=False),
     st.binary(max_size=3),

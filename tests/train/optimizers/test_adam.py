@@ -25,6 +25,8 @@ def test_options_are_passed_to_torch(name):
     (made,) = make_optimizer(call, language_model(), lr=0.5, weight_decay=0.1).optimizers
     kind, settings = THEIRS[name]
     assert type(made) is kind
+    known = kind([torch.nn.Parameter(torch.zeros(1))]).param_groups[0]  # depends on torch's version
+    settings = {key: value for key, value in settings.items() if key in known}
     for group in made.param_groups:
         expected = {"lr": 0.5, "betas": (0.7, 0.9), "eps": 1e-5, **settings}
         assert {key: group[key] for key in expected} == expected

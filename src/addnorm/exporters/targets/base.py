@@ -19,6 +19,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, ClassVar
 
+import torch
 from torch import Tensor
 
 from addnorm.core.errors import ExportRefusedError, UserError
@@ -71,6 +72,8 @@ class ExportTarget(ABC):
     """Name of the engine in messages."""
     packages: ClassVar[tuple[str, ...]] = ()
     """Modules that must be installed."""
+    min_torch: ClassVar[str] = ""
+    """Oldest torch that can write it; empty if every version that addnorm supports can."""
     kinds: ClassVar[tuple[str, ...]]
     """Kinds of models that it can express; `table` for estimators."""
     quantizations: ClassVar[tuple[str, ...]] = ()
@@ -102,7 +105,12 @@ class ExportTarget(ABC):
             )
 
     def check_packages(self) -> None:
-        """Raise `UserError` if a package is not installed."""
+        """Raise `UserError` if a package is not installed, or torch is too old."""
+        if self.min_torch and torch.__version__ < self.min_torch:
+            raise UserError(
+                f"--to {self.name}: expected torch {self.min_torch} or newer, got "
+                f"{torch.__version__}; upgrade torch, or use --to torch"
+            )
         missing = [name for name in self.packages if find_spec(name) is None]
         if missing:
             raise UserError(

@@ -33,6 +33,7 @@ class OnnxTarget(GraphTarget):
 
     name, title = "onnx", "ONNX Runtime"
     packages: ClassVar = ("onnx", "onnxruntime", "onnxscript")
+    min_torch: ClassVar = "2.8"  # 2.6 cannot export graphs with named dimensions
     extension: ClassVar = "onnx"
     encoding_note: ClassVar = "table.onnx reads columns; model.onnx reads encoded cells"
 

@@ -4,7 +4,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, ClassVar
 
-import torch
 from huggingface_hub import HfApi
 from torch import Tensor, nn
 from transformers import GenerationMixin, PreTrainedModel
@@ -12,6 +11,7 @@ from transformers import GenerationMixin, PreTrainedModel
 from addnorm.core.errors import UserError
 from addnorm.interop.auto.config import REMOTE_MODULE, AddnormConfig
 from addnorm.interop.auto.folder import write_extra_files
+from addnorm.kernels.device_dtypes import default_device
 from addnorm.models import Model, build
 from addnorm.models.check_config import check_matches_config
 from addnorm.models.keyword_inputs import remove_no_effect_options
@@ -58,9 +58,7 @@ class AddnormPreTrainedModel(PreTrainedModel):
                 f"{config.num_labels}; build a model with another number of classes"
             )
         # from_pretrained constructs inside a context of the meta device.
-        self.model: Any = (
-            build(model_config, device=torch.get_default_device()) if model is None else model
-        )
+        self.model: Any = build(model_config, device=default_device()) if model is None else model
         # The loss of a pair has no name in transformers; its labels are not shifted.
         self.loss_type = self.model.loss_type
         list_as_causal(self)
