@@ -272,3 +272,20 @@ def test_process_groups_outlive_wrapped_models(monkeypatch):
     gc.collect()
     assert not distributed.is_initialized()
     assert group() is not None
+
+
+def test_one_of_several_processes_ends_without_finalization():
+    """Threads of a group can abort an interpreter that shuts down; see `exit_if_distributed`."""
+    code = """
+import atexit, sys
+from addnorm.train import distributed
+class Finalized:
+    def __del__(self): print("finalized")
+keep = Finalized()
+atexit.register(print, "closed")
+distributed.exit_if_distributed(3)
+distributed.PROCESS_GROUPS.append(None)
+distributed.exit_if_distributed(4)
+"""
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (result.returncode, result.stdout, result.stderr) == (4, "closed\n", "")

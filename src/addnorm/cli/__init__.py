@@ -21,6 +21,10 @@ def run() -> int:
         code = main()
         interrupts.ignore_signals()
         exec("")  # see _print_interrupted
+        if "addnorm.train.distributed" in sys.modules:
+            from addnorm.train.distributed import exit_if_distributed
+
+            exit_if_distributed(code)
         return code
     except BaseException:
         # An interrupted import of a C library can end with any exception.

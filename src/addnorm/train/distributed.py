@@ -15,7 +15,9 @@ so the trainer has no special case.
                              replica 1    rank 2      rank 3
 """
 
+import atexit
 import os
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -216,6 +218,23 @@ def init_distributed(device: str, tensor_parallel: int = 1) -> Iterator[World]:
     finally:
         if dist.is_initialized():
             dist.destroy_process_group()
+
+
+def exit_if_distributed(code: int) -> None:
+    """End the process at once, if it was one of several.
+
+    Threads of a process group outlive `destroy_process_group`. If one of them asks for the GIL
+    while the interpreter shuts down, Python ends the thread and C++ aborts the process. torchrun
+    would then call a finished process failed and stop the others.
+
+    Args:
+        code: exit code of the process
+    """
+    if PROCESS_GROUPS:
+        atexit._run_exitfuncs()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
 
 
 def _read_world_size() -> tuple[int, int]:

@@ -161,6 +161,13 @@ def test_speed_is_relative_to_pre_ln_or_first_arm(tmp_path):
     assert line_of(other, "rezero", 6).reference == "b2t"
 
 
+def test_speed_is_unknown_if_no_rate_was_measured(tmp_path):
+    """A task of one's own that ends within moments has a rate of 0."""
+    study = make_study(tmp_path)
+    cells = [replace(each, end=replace(each.end, rate=0.0)) for each in study.cells]
+    assert all(math.isnan(line.speed) for line in replace(study, cells=tuple(cells)).summary)
+
+
 def test_differences_are_paired_by_seed(tmp_path):
     study = make_study(tmp_path, lr=1e-3, warmup=100)
     for depth in (6, 12):

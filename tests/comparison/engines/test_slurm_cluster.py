@@ -130,7 +130,7 @@ class RequeueAtOnce(SignalOnce):
 
 
 def test_requeued_cell_resumes_and_interruption_cancels(cluster, tmp_path):
-    spec = tiny(steps=300, save_every=1000)
+    spec = tiny(steps=3000, save_every=10_000)  # still running when it is stopped
     run_comparison(spec, tmp_path / "local", engine=LocalEngine(workers=1))
     stop = Hook(lambda event: os.kill(os.getpid(), signal.SIGTERM))
     study = run_comparison(spec, tmp_path / "slurm", engine=make_engine(), callback=stop)

@@ -185,7 +185,7 @@ def _mark_best(lines: list[ArmSummary], level: float) -> list[ArmSummary]:
 
 def _median_rate(cells: Iterable[EndedCell]) -> float:
     rates = [each.end.rate for each in cells if each.end is not None]
-    return _median(rate for rate in rates if math.isfinite(rate))
+    return _median(rate for rate in rates if math.isfinite(rate) and rate > 0)
 
 
 def _median(values: Iterable[float]) -> float:

@@ -23,6 +23,7 @@ from addnorm.comparison.run_cell import (
     run_cell,
 )
 from addnorm.core.interrupts import ignore_repeated_signals
+from addnorm.train.distributed import exit_if_distributed
 
 PROGRESS_INTERVAL_SECONDS = 1.0
 """Minimum time between two writes of the progress."""
@@ -63,4 +64,6 @@ def main(arguments: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    exit_code = main(sys.argv[1:])
+    exit_if_distributed(exit_code)
+    sys.exit(exit_code)
