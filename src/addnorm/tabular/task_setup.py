@@ -86,7 +86,12 @@ def split_rows(
 
     A classification split is stratified if every class has at least two rows and the smaller part
     has more rows than there are classes.
+
+    Raises:
+        UserError: too few rows, or a seed that scikit-learn does not accept
     """
+    if not 0 <= seed < 2**32:
+        raise UserError(f"--seed: expected a number from 0 to {2**32 - 1}, got {seed}")
     if math.ceil(fraction * len(y)) >= len(y):
         raise UserError(
             f"expected enough rows for a test fraction of {fraction:g}, got {len(y)}; use "

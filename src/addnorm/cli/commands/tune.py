@@ -61,7 +61,7 @@ def tune(
         bool, typer.Option("--force", help="Start again in a folder that contains a search")
     ] = False,
 ) -> None:
-    """Search for the parameters of a model for a table, then fit and test the best.
+    """Search for the best parameters of a table model, and fit it.
 
     Every KEY=VALUE is fixed; model=NAME selects the model and its search space. The same command
     resumes a search that was interrupted, and more --trials or --max-seconds continue one that is
