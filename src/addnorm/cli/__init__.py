@@ -1,5 +1,6 @@
 """Command line, one file per command. torch is imported only when a command needs it."""
 
+import os
 import sys
 
 
@@ -21,7 +22,7 @@ def run() -> int:
         code = main()
         interrupts.ignore_signals()
         exec("")  # see _print_interrupted
-        if "addnorm.train.distributed" in sys.modules:
+        if "WORLD_SIZE" in os.environ:  # started by torchrun
             from addnorm.train.distributed import exit_if_distributed
 
             exit_if_distributed(code)
