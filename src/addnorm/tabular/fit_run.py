@@ -104,13 +104,15 @@ def fit_run(
         return _fit_run(frame, config, folder, verbose=verbose)
 
 
-def _fit_run(frame: Any, config: FitConfig, folder: str | Path, *, verbose: bool) -> FitResult:
-    X, y = split_target(frame, config.target)
-    X = drop_columns(X, (*config.drop, *config.ids))
+def build_estimator(config: FitConfig, *, verbose: bool = False) -> Estimator:
+    """Return the estimator of a config, not fitted.
+
+    Raises:
+        UserError: an unknown task or parameter, or a fraction of test rows outside [0, 1)
+    """
     if config.task not in TASKS:
         raise UserError(unknown_name_message("task", config.task, TASKS))
-    classify = config.task == "classify"
-    estimator = TASKS[config.task](random_state=config.seed, verbose=verbose)
+    estimator: Estimator = TASKS[config.task](random_state=config.seed, verbose=verbose)
     known = estimator.get_params()
     for name in config.params:
         if name not in known:
@@ -118,6 +120,14 @@ def _fit_run(frame: Any, config: FitConfig, folder: str | Path, *, verbose: bool
     estimator.set_params(**config.params)
     if not 0 <= config.holdout < 1:
         raise UserError(f"--test-size: expected a fraction in [0, 1), got {config.holdout}")
+    return estimator
+
+
+def _fit_run(frame: Any, config: FitConfig, folder: str | Path, *, verbose: bool) -> FitResult:
+    X, y = split_target(frame, config.target)
+    X = drop_columns(X, (*config.drop, *config.ids))
+    classify = config.task == "classify"
+    estimator = build_estimator(config, verbose=verbose)
     X_test = y_test = None
     types = infer_column_types(X, config.params.get("column_types"))
     estimator.set_params(column_types=types)

@@ -5,9 +5,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from addnorm.core.errors import UserError, unknown_name_message
 from addnorm.core.locks import folder_lock
-from addnorm.tabular.fit_run import SAMPLE_ROWS, TASKS, FitConfig, FitResult, save_run
+from addnorm.tabular.fit_run import SAMPLE_ROWS, FitConfig, FitResult, build_estimator, save_run
 from addnorm.tabular.fit_scores import score_estimator
 from addnorm.tabular.streaming.fit_parts import fit_parts
 from addnorm.tabular.streaming.table_parts import TableParts
@@ -24,16 +23,7 @@ def read_first_part(path: str | Path) -> tuple[Any, int]:
 
 def fit_run_parts(config: FitConfig, folder: str | Path, *, verbose: bool = False) -> FitResult:
     """Fit an estimator to the table of a config in parts, write its run folder, and test it."""
-    if config.task not in TASKS:
-        raise UserError(unknown_name_message("task", config.task, TASKS))
-    if not 0 <= config.holdout < 1:
-        raise UserError(f"--test-size: expected a fraction in [0, 1), got {config.holdout}")
-    estimator = TASKS[config.task](random_state=config.seed, verbose=verbose)
-    known = estimator.get_params()
-    for name in config.params:
-        if name not in known:
-            raise UserError(unknown_name_message("parameter", name, known))
-    estimator.set_params(**config.params)
+    estimator = build_estimator(config, verbose=verbose)
     with folder_lock(Path(folder), "fitting"):
         started = time.monotonic()
         test = fit_parts(

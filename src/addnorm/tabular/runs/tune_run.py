@@ -10,13 +10,12 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
-from addnorm.core.errors import UserError, unknown_name_message
 from addnorm.core.files import read_yaml
 from addnorm.tabular.fit_run import (
     CONFIG,
-    TASKS,
     FitConfig,
     FitResult,
+    build_estimator,
     check_run_folder,
     drop_columns,
     fit_run,
@@ -37,7 +36,7 @@ class TuneOptions(BaseModel):
     n_trials: int = 30
     """Number of trials."""
     max_seconds: float | None = None
-    """Time budget."""
+    """Wall time of all runs of the search together; None is no limit."""
     cv: int = 3
     """Number of splits."""
     scoring: str | None = None
@@ -79,17 +78,8 @@ def tune_run(
     folder = Path(folder)
     X, y = split_target(frame, config.target)
     X = drop_columns(X, (*config.drop, *config.ids))
-    if config.task not in TASKS:
-        raise UserError(unknown_name_message("task", config.task, TASKS))
-    if not 0 <= config.holdout < 1:
-        raise UserError(f"--test-size: expected a fraction in [0, 1), got {config.holdout}")
-    estimator = TASKS[config.task](random_state=config.seed)
-    known = estimator.get_params()
-    for name in config.params:
-        if name not in known:
-            raise UserError(unknown_name_message("parameter", name, known))
-    types = infer_column_types(X, config.params.get("column_types"))
-    estimator.set_params(**config.params | {"column_types": types})
+    estimator = build_estimator(config)
+    estimator.set_params(column_types=infer_column_types(X, config.params.get("column_types")))
     if config.holdout:
         train, _ = split_rows(
             y, config.holdout, classify=config.task == "classify", seed=config.seed

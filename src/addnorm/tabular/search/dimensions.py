@@ -18,7 +18,7 @@ class Dimension(Protocol):
     """Values of one parameter that a search tries."""
 
     def rvs(self, random_state: Any = None) -> Any:
-        """Draw a value."""
+        """Return a random value, as distributions of scipy.stats do."""
 
     def suggest(self, trial: Any, name: str) -> Any:
         """Return the value that a trial of Optuna proposes."""
@@ -70,7 +70,7 @@ class Float:
             )
 
     def rvs(self, random_state: Any = None) -> float:
-        """Draw a number."""
+        """Return a random number, uniform or log-uniform, or 0 with the probability `zero`."""
         rng = check_random_state(random_state)
         if self.zero and rng.uniform() < self.zero:
             return 0.0

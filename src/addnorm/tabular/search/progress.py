@@ -15,7 +15,7 @@ class SearchProgress:
             self.console.print(f"addnorm: resuming after {finished} stored trials")
 
     def show(self, trial: Trial, best: Trial | None) -> None:
-        """Print a trial."""
+        """Print the state and score of a trial, and the best score so far."""
         if not self.verbose:
             return
         if trial.state == COMPLETE:

@@ -24,7 +24,7 @@ class Trial:
     params: dict[str, Any]
     """Parameters that differ from those of the estimator; empty for the first trial."""
     state: str
-    """One of `STATES`."""
+    """How it ended, one of `STATES`."""
     scores: list[float]
     """Score of each split that was finished; greater is better."""
     seconds: list[float]
@@ -34,7 +34,7 @@ class Trial:
     fraction: float = 1.0
     """Fraction of the training rows that was used."""
     error: str = ""
-    """Why it failed."""
+    """Message of the exception that ended a failed trial."""
 
     @property
     def score(self) -> float:
